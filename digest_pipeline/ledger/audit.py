@@ -1,0 +1,73 @@
+"""The audit trail, and what an action changes on a manifest's header."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection, case, insert, or_, update
+
+from digest_pipeline.ledger.dialects import ledger_now
+from digest_pipeline.ledger.schema import delivery, manifest, operator_action
+from digest_pipeline.states import HoldReason, State
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """Who did what, and why. ``who`` is declared (an OS user, a Dagster user), not proven."""
+
+    kind: str
+    who: str
+    reason: str
+    digest: str | None = None
+    period: str | None = None
+    tenant: str | None = None
+    keys: Sequence[str] | None = None
+
+
+def record(conn: Connection, action: Action, effect: dict[str, Any]) -> None:
+    """Write an action with its effect, in the transaction that has the effect."""
+    conn.execute(
+        insert(operator_action).values(
+            kind=action.kind,
+            at=ledger_now(),
+            who=action.who,
+            reason=action.reason,
+            digest=action.digest,
+            period=action.period,
+            tenant=action.tenant,
+            keys=None if action.keys is None else json.dumps(list(action.keys)),
+            effect=json.dumps(effect, sort_keys=True),
+        )
+    )
+
+
+def extend_lateness(conn: Connection, ids: Sequence[int], duration: int) -> int:
+    """Let manifests whose window is closed be sent for ``duration`` microseconds from now.
+
+    A permission that lasts longer already is kept. Unknowns that were held for the closed window may
+    be asked about again. Returns how many manifests changed.
+    """
+    until = ledger_now() + duration
+    changed = conn.execute(
+        update(manifest)
+        .where(
+            manifest.c.id.in_(ids),
+            manifest.c.window_closes_at <= ledger_now(),
+            or_(manifest.c.late_until.is_(None), manifest.c.late_until <= ledger_now()),
+        )
+        .values(late_until=case((manifest.c.late_until > until, manifest.c.late_until), else_=until))
+    ).rowcount
+    if changed:
+        conn.execute(
+            update(delivery)
+            .where(
+                delivery.c.manifest_id.in_(ids),
+                delivery.c.state == State.UNKNOWN,
+                delivery.c.hold_reason == HoldReason.WINDOW_CLOSED,
+            )
+            .values(hold_reason=None, due_at=ledger_now())
+        )
+    return changed

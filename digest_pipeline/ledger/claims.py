@@ -1,0 +1,225 @@
+"""Claiming: the durable mark "about to send", committed before the provider hears anything."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, Row, Select, and_, func, literal, or_, select, tuple_
+
+from digest_pipeline.ledger import transitions
+from digest_pipeline.ledger.dialects import ledger_now, next_tokens, skip_locked
+from digest_pipeline.ledger.schema import (
+    ManifestState,
+    content,
+    delivery,
+    manifest,
+    manifest_entry,
+    suppression,
+)
+from digest_pipeline.states import State
+
+_d = delivery.c
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """One delivery that this sender, and nobody else, may send now.
+
+    ``came_from``: where a release puts it back. Instants in microseconds of the ledger's clock.
+    """
+
+    manifest_id: int
+    ordinal: int
+    token: int
+    claimed_at: int
+    came_from: State
+    operation_key: str
+    tenant: str
+    recipient: str | None
+    document: bytes | None
+    payload_hash: str
+    attempts: int
+    budget_from: int | None
+    ambiguous_at: int | None
+
+    @property
+    def is_ambiguous(self) -> bool:
+        """Whether an earlier attempt may have been accepted."""
+        return self.ambiguous_at is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What one claim transaction took: rows to send, and how many it suppressed instead."""
+
+    claimed: tuple[Claimed, ...] = ()
+    suppressed: int = 0
+    cursor: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Claimer:
+    """Who claims, for which gateway and account, for how long (microseconds)."""
+
+    claimed_by: str
+    gateway: str
+    account: str
+    lease: int
+
+
+def claim_due(
+    conn: Connection, manifest_id: int, limit: int, who: Claimer, cursor: tuple[int, int] | None = None
+) -> Batch:
+    """Claim up to ``limit`` due rows of a manifest, oldest first, past the ``cursor``.
+
+    Rows whose address is suppressed are ended instead of claimed, in this same transaction: an
+    opt-out that came after the freeze counts until the last moment. Nothing is claimed unless the
+    manifest is sealed, its content is sealed and its window is open by the ledger's clock.
+    """
+    due = _due_rows(manifest_id, State.PENDING, State.RETRY)
+    if cursor is not None:
+        due = due.where(tuple_(_d.due_at, _d.ordinal) > tuple_(literal(cursor[0]), literal(cursor[1])))
+    rows = conn.execute(skip_locked(conn, due.limit(limit), delivery)).all()
+    if not rows:
+        return Batch()
+    suppressed = transitions.suppress(
+        conn, manifest_id, {row.ordinal: row.reason for row in rows if row.reason is not None}
+    )
+    wanted = [row for row in rows if row.reason is None]
+    claimed = _claim(conn, manifest_id, wanted, who, transitions.claim)
+    return Batch(claimed, len(suppressed), (rows[-1].due_at, rows[-1].ordinal))
+
+
+def claim_unknown(
+    conn: Connection, manifest_id: int, limit: int, who: Claimer, lifetime: int
+) -> Batch:
+    """Claim unknown rows for an idempotent re-send, while the provider still knows their keys.
+
+    Only by the gateway and account of the ambiguous attempt, and only where its first possibly-wire
+    claim is younger than ``lifetime`` (microseconds, the margin already taken off). A suppressed
+    address is left unknown: a re-send could be its first mail.
+    """
+    due = _due_rows(manifest_id, State.UNKNOWN).where(
+        _d.gateway == who.gateway,
+        _d.account == who.account,
+        _d.ambiguous_at > ledger_now() - lifetime,
+        suppression.c.reason.is_(None),
+    )
+    rows = conn.execute(skip_locked(conn, due.limit(limit), delivery)).all()
+    return Batch(_claim(conn, manifest_id, rows, who, transitions.reclaim_unknown))
+
+
+def _due_rows(manifest_id: int, *states: State) -> Select[Any]:
+    now = ledger_now()
+    open_window: ColumnElement[bool] = and_(
+        manifest.c.state == ManifestState.SEALED,
+        manifest.c.content_sealed_at.is_not(None),
+        manifest.c.window_opens_at <= now,
+        or_(manifest.c.window_closes_at > now, manifest.c.late_until > now),
+    )
+    return (
+        select(
+            _d.ordinal,
+            _d.due_at,
+            _d.state,
+            _d.attempts,
+            _d.budget_from,
+            _d.ambiguous_at,
+            _d.payload_hash,
+            manifest.c.tenant,
+            manifest_entry.c.operation_key,
+            manifest_entry.c.recipient,
+            content.c.document,
+            suppression.c.reason,
+        )
+        .select_from(delivery)
+        .join(manifest, manifest.c.id == _d.manifest_id)
+        .join(
+            manifest_entry,
+            and_(manifest_entry.c.manifest_id == _d.manifest_id, manifest_entry.c.ordinal == _d.ordinal),
+        )
+        .outerjoin(content, and_(content.c.manifest_id == _d.manifest_id, content.c.ordinal == _d.ordinal))
+        .outerjoin(
+            suppression,
+            and_(
+                suppression.c.tenant == manifest.c.tenant,
+                suppression.c.address_hash == manifest_entry.c.address_hash,
+                or_(suppression.c.expires_at.is_(None), suppression.c.expires_at > now),
+            ),
+        )
+        .where(
+            _d.manifest_id == manifest_id,
+            _d.due_at <= now,
+            _d.state.in_(sorted(states)),
+            open_window,
+        )
+        .order_by(_d.due_at, _d.ordinal)
+    )
+
+
+def _claim(
+    conn: Connection, manifest_id: int, rows: Sequence[Row[Any]], who: Claimer, take: Any
+) -> tuple[Claimed, ...]:
+    tokens = next_tokens(conn, len(rows))
+    wanted = [
+        {"manifest_id": manifest_id, "ordinal": row.ordinal, "token": token}
+        for row, token in zip(rows, tokens, strict=True)
+    ]
+    taken = {
+        row.ordinal: row for row in take(conn, wanted, who.lease, who.claimed_by, who.gateway, who.account)
+    }
+    return tuple(
+        Claimed(
+            manifest_id=manifest_id,
+            ordinal=row.ordinal,
+            token=taken[row.ordinal].token,
+            claimed_at=taken[row.ordinal].claimed_at,
+            came_from=State(row.state),
+            operation_key=row.operation_key,
+            tenant=row.tenant,
+            recipient=row.recipient,
+            document=row.document,
+            payload_hash=row.payload_hash,
+            attempts=row.attempts,
+            budget_from=row.budget_from,
+            ambiguous_at=row.ambiguous_at,
+        )
+        for row in rows
+        if row.ordinal in taken
+    )
+
+
+def live_leases(conn: Connection, manifest_ids: Sequence[int]) -> tuple[int, int]:
+    """Return how many claims are under way, and the microseconds until the last of them must end."""
+    row = conn.execute(
+        select(func.count(), func.max(_d.lease_ends) - ledger_now()).where(
+            _d.manifest_id.in_(manifest_ids), _d.state == State.CLAIMED
+        )
+    ).one()
+    return row[0], max(0, row[1] or 0)
+
+
+def next_due(conn: Connection, manifest_ids: Sequence[int]) -> int | None:
+    """Return the microseconds until a row may be sent or asked about; None when none ever may.
+
+    Rows that wait in a manifest whose window is not open are left out; unknowns are not: evidence is
+    sought whatever the window.
+    """
+    now = ledger_now()
+    waiting = and_(
+        _d.state.in_(sorted((State.PENDING, State.RETRY))),
+        manifest.c.window_opens_at <= now,
+        or_(manifest.c.window_closes_at > now, manifest.c.late_until > now),
+    )
+    found = conn.execute(
+        select(func.min(_d.due_at) - now)
+        .join(manifest, manifest.c.id == _d.manifest_id)
+        .where(
+            _d.manifest_id.in_(manifest_ids),
+            _d.due_at.is_not(None),
+            or_(_d.state == State.UNKNOWN, waiting),
+        )
+    ).scalar_one()
+    return None if found is None else max(0, found)

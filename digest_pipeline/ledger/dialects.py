@@ -1,0 +1,194 @@
+"""The differences between SQLite and PostgreSQL, all of them, in one place.
+
+Everything else in the ledger is SQLAlchemy Core that both engines run alike.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
+
+import psycopg
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    Connection,
+    FromClause,
+    Select,
+    Table,
+    Text,
+    bindparam,
+    cast,
+    column,
+    func,
+    select,
+    text,
+    type_coerce,
+    update,
+)
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.compiler import SQLCompiler
+from sqlalchemy.sql.functions import FunctionElement
+from sqlalchemy.types import TypeEngine
+
+from digest_pipeline.ledger.schema import ledger_identity
+
+S = TypeVar("S", bound=Select[Any])
+
+
+class ledger_now(FunctionElement[int]):  # noqa: N801 - reads as SQL
+    """The ledger's clock, in microseconds since 1970: the one clock that leases and due times know.
+
+    PostgreSQL's own ``clock_timestamp()``, so that a worker whose clock is wrong changes nothing.
+    The host's on SQLite, which only ever has one host (``unixepoch('subsec')`` is NULL before 3.42,
+    so the connection brings a function of that name).
+    """
+
+    type = BigInteger()
+    inherit_cache = True
+
+
+@compiles(ledger_now, "postgresql")
+def _now_postgresql(element: ledger_now, compiler: SQLCompiler, **kw: Any) -> str:
+    return "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
+
+
+@compiles(ledger_now, "sqlite")
+def _now_sqlite(element: ledger_now, compiler: SQLCompiler, **kw: Any) -> str:
+    return "ledger_now()"
+
+
+def host_microseconds() -> int:
+    """The host's clock, in the ledger's unit."""
+    return time.time_ns() // 1000
+
+
+def is_postgresql(conn: Connection) -> bool:
+    """Whether the connection speaks to PostgreSQL (SQLite otherwise)."""
+    return conn.dialect.name == "postgresql"
+
+
+def skip_locked(conn: Connection, query: S, of: Table) -> S:
+    """Lock the rows a query returns, passing over those another transaction holds.
+
+    SQLite has no row locks and needs none: BEGIN IMMEDIATE already made us the only writer.
+    """
+    return query.with_for_update(skip_locked=True, of=of) if is_postgresql(conn) else query
+
+
+def locked(conn: Connection, query: S) -> S:
+    """Lock the rows a query returns, waiting for others."""
+    return query.with_for_update() if is_postgresql(conn) else query
+
+
+def next_tokens(conn: Connection, count: int) -> list[int]:
+    """Return ``count`` fencing tokens, increasing, never returned before.
+
+    A sequence on PostgreSQL, which no transaction waits for; a counter on SQLite, where the writer
+    is alone anyway.
+    """
+    if count == 0:
+        return []
+    if is_postgresql(conn):
+        rows = conn.execute(
+            text("SELECT nextval('delivery_token') FROM generate_series(1, :count)"), {"count": count}
+        )
+        return sorted(rows.scalars())
+    last = conn.execute(
+        update(ledger_identity)
+        .values(last_token=ledger_identity.c.last_token + count)
+        .returning(ledger_identity.c.last_token)
+    ).scalar_one()
+    return list(range(last - count + 1, last + 1))
+
+
+def rowset(conn: Connection, name: str, columns: Mapping[str, TypeEngine[Any]]) -> FromClause:
+    """Return rows bound as one JSON parameter called ``name``, as a table with ``columns``.
+
+    One parameter and one plan however many rows there are: a VALUES list would be compiled anew for
+    every length. Bind it with ``rowset_value``.
+    """
+    parameter = bindparam(name, type_=Text())
+    if is_postgresql(conn):
+        described = [column(key, type_) for key, type_ in columns.items()]
+        return (
+            func.json_to_recordset(cast(parameter, JSON))
+            .table_valued(*described, name=name)
+            .render_derived(with_types=True)
+        )
+    each = func.json_each(parameter).table_valued("value", name=f"{name}_each")
+    fields = [
+        type_coerce(func.json_extract(each.c.value, f"$.{key}"), type_).label(key)
+        for key, type_ in columns.items()
+    ]
+    return select(*fields).subquery(name)
+
+
+def rowset_value(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return the value to bind for a ``rowset``."""
+    return json.dumps(list(rows), ensure_ascii=True, separators=(",", ":"))
+
+
+def bulk_insert(conn: Connection, table: Table, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+    """Insert many rows in one round trip: COPY on PostgreSQL, one prepared statement on SQLite.
+
+    Raises sqlalchemy.exc.IntegrityError when a constraint refuses one; none is inserted then if the
+    caller runs it in a savepoint.
+    """
+    if not rows:
+        return
+    names = ", ".join(columns)
+    if is_postgresql(conn):
+        _copy(conn, f"COPY {table.name} ({names}) FROM STDIN", rows)
+        return
+    marks = ", ".join("?" for _ in columns)
+    statement = f"INSERT INTO {table.name} ({names}) VALUES ({marks})"  # noqa: S608 - our own names
+    conn.exec_driver_sql(statement, list(map(tuple, rows)))
+
+
+def insert_new(conn: Connection, table: Table, values: Mapping[str, Any]) -> bool:
+    """Insert one row unless a unique key of it exists already; return whether it was inserted.
+
+    Beside another transaction that inserts the same key it waits for that one's end, and then finds
+    the row, or inserts its own.
+    """
+    dialect_insert = postgresql.insert if is_postgresql(conn) else sqlite.insert
+    return conn.execute(dialect_insert(table).values(values).on_conflict_do_nothing()).rowcount == 1
+
+
+def _copy(conn: Connection, statement: str, rows: Sequence[Sequence[Any]]) -> None:
+    driver = conn.connection.driver_connection
+    assert driver is not None
+    try:
+        with driver.cursor() as cursor, cursor.copy(statement) as copy:
+            for row in rows:
+                copy.write_row(row)
+    except psycopg.Error as error:
+        # SQLAlchemy translates only what it executes itself; without this, no write would be retried.
+        # SQLAlchemy's protocol for driver errors is wider than psycopg's own classes.
+        lost = conn.dialect.is_disconnect(error, conn.connection.dbapi_connection, None)  # type: ignore[arg-type]
+        redact(error)
+        if lost:
+            conn.invalidate()
+        raise DBAPIError.instance(
+            statement, None, error, psycopg.Error, hide_parameters=True, connection_invalidated=lost
+        ) from None
+
+
+def redact(error: BaseException) -> None:
+    """Take stored values out of a PostgreSQL error's text: DETAIL and CONTEXT quote whole rows.
+
+    What names the problem stays: class, SQLSTATE, constraint, and for mistakes in the SQL the message.
+    """
+    if not isinstance(error, psycopg.Error) or error.sqlstate is None:
+        return
+    known = [f"SQLSTATE {error.sqlstate}"]
+    if error.diag.constraint_name:
+        known.append(f"constraint {error.diag.constraint_name}")
+    if error.sqlstate.startswith("42") and error.diag.message_primary:
+        known.append(error.diag.message_primary)
+    error.args = (", ".join(known),)

@@ -1,0 +1,161 @@
+"""The unknown deliveries: which of them to ask about, and what an absence leaves behind."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import BigInteger, Connection, Row, Text, and_, func, null, or_, select, update
+
+from digest_pipeline.ledger.dialects import ledger_now, rowset, rowset_value
+from digest_pipeline.ledger.schema import attempt, delivery, manifest, manifest_entry, suppression
+from digest_pipeline.states import REACHED, HoldReason, State
+
+_d = delivery.c
+
+
+def to_ask(
+    conn: Connection,
+    manifest_ids: Sequence[int],
+    gateway: str,
+    account: str,
+    resend_lifetime: int | None,
+    limit: int,
+) -> list[Row[Any]]:
+    """Return unknown rows whose evidence is due and cannot come from an idempotent re-send.
+
+    A re-send cannot help where the gateway repeats no answers, the key is too old, the window is
+    closed (it could be the first mail, late) or the address is suppressed.
+    """
+    now = ledger_now()
+    window_open = or_(manifest.c.window_closes_at > now, manifest.c.late_until > now)
+    query = (
+        select(
+            _d.manifest_id,
+            _d.ordinal,
+            _d.token,
+            _d.ambiguous_at,
+            _d.absent_at,
+            func.coalesce(attempt.c.ended_at, _d.claimed_at).label("last_ended_at"),
+            manifest_entry.c.operation_key,
+            ledger_now().label("now"),
+        )
+        .select_from(delivery)
+        .join(manifest, manifest.c.id == _d.manifest_id)
+        .join(
+            manifest_entry,
+            and_(manifest_entry.c.manifest_id == _d.manifest_id, manifest_entry.c.ordinal == _d.ordinal),
+        )
+        .outerjoin(attempt, attempt.c.token == _d.ambiguous_token)
+        .outerjoin(
+            suppression,
+            and_(
+                suppression.c.tenant == manifest.c.tenant,
+                suppression.c.address_hash == manifest_entry.c.address_hash,
+                or_(suppression.c.expires_at.is_(None), suppression.c.expires_at > now),
+            ),
+        )
+        .where(
+            _d.manifest_id.in_(manifest_ids),
+            _d.ambiguous_at.is_not(None),
+            _d.state == State.UNKNOWN,
+            _d.due_at <= now,
+            _d.gateway == gateway,
+            _d.account == account,
+        )
+        .order_by(_d.due_at, _d.manifest_id, _d.ordinal)
+        .limit(limit)
+    )
+    if resend_lifetime is not None:
+        query = query.where(
+            or_(
+                _d.ambiguous_at <= now - resend_lifetime,
+                ~window_open,
+                suppression.c.reason.is_not(None),
+            )
+        )
+    return list(conn.execute(query))
+
+
+def known_sent_key(
+    conn: Connection, manifest_ids: Sequence[int], gateway: str, account: str, visible: int, retention: int
+) -> str | None:
+    """Return a key that a working look-up must find: surely accepted, visible and still retained."""
+    now = ledger_now()
+    query = (
+        select(manifest_entry.c.operation_key)
+        .join(
+            delivery,
+            and_(_d.manifest_id == manifest_entry.c.manifest_id, _d.ordinal == manifest_entry.c.ordinal),
+        )
+        .where(
+            _d.manifest_id.in_(manifest_ids),
+            _d.state.in_(sorted(REACHED)),
+            _d.gateway == gateway,
+            _d.account == account,
+            _d.finished_at < now - visible,
+            _d.finished_at > now - retention,
+        )
+        .limit(1)
+    )
+    return conn.execute(query).scalar_one_or_none()
+
+
+def note_absence(conn: Connection, rows: Sequence[dict[str, Any]]) -> int:
+    """Remember a first counted absence (``delay``: microseconds until it is asked again)."""
+    r = rowset(
+        conn,
+        "r",
+        {"manifest_id": BigInteger(), "ordinal": BigInteger(), "token": BigInteger(), "delay": BigInteger()},
+    )
+    return conn.execute(
+        update(delivery)
+        .where(*_same(r), _d.absent_at.is_(None))
+        .values(absent_at=ledger_now(), due_at=ledger_now() + r.c.delay),
+        {"r": rowset_value(rows)},
+    ).rowcount
+
+
+def ask_later(conn: Connection, rows: Sequence[dict[str, Any]]) -> int:
+    """Put off the question (``delay``: microseconds)."""
+    r = rowset(
+        conn,
+        "r",
+        {"manifest_id": BigInteger(), "ordinal": BigInteger(), "token": BigInteger(), "delay": BigInteger()},
+    )
+    return conn.execute(
+        update(delivery).where(*_same(r)).values(due_at=ledger_now() + r.c.delay),
+        {"r": rowset_value(rows)},
+    ).rowcount
+
+
+def hold(conn: Connection, rows: Sequence[dict[str, Any]]) -> int:
+    """Nothing will settle these by itself: held for a person (``reason``), and visible as that."""
+    r = rowset(
+        conn,
+        "r",
+        {"manifest_id": BigInteger(), "ordinal": BigInteger(), "token": BigInteger(), "reason": Text()},
+    )
+    return conn.execute(
+        update(delivery).where(*_same(r)).values(due_at=null(), hold_reason=r.c.reason),
+        {"r": rowset_value(rows)},
+    ).rowcount
+
+
+def hold_other_accounts(conn: Connection, manifest_ids: Sequence[int], gateway: str, account: str) -> int:
+    """Unknowns of another gateway or account are never asked about or re-sent by this one."""
+    other = or_(_d.gateway != gateway, _d.account != account)
+    return conn.execute(
+        update(delivery)
+        .where(_d.manifest_id.in_(manifest_ids), _d.state == State.UNKNOWN, _d.due_at.is_not(None), other)
+        .values(due_at=null(), hold_reason=HoldReason.OTHER_ACCOUNT)
+    ).rowcount
+
+
+def _same(r: Any) -> tuple[Any, ...]:
+    return (
+        _d.manifest_id == r.c.manifest_id,
+        _d.ordinal == r.c.ordinal,
+        _d.token == r.c.token,
+        _d.state == State.UNKNOWN,
+    )

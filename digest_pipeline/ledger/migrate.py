@@ -1,0 +1,151 @@
+"""Bringing a ledger to this build's schema, and refusing to work on any other."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from alembic import command
+from alembic.config import Config
+from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import Connection, insert, select, text
+from sqlalchemy.exc import DBAPIError
+
+from digest_pipeline.errors import EnvironmentMismatchError, LedgerError, SchemaVersionError
+from digest_pipeline.keys import KEY_VERSION
+from digest_pipeline.ledger.dialects import is_postgresql, ledger_now
+from digest_pipeline.ledger.engine import Ledger
+from digest_pipeline.ledger.schema import ledger_identity
+
+_MIGRATIONS = Path(__file__).parent / "migrations"
+_LOCK = 0x646967657374  # "digest": serialises two upgrades of one database
+
+
+def upgrade(ledger: Ledger, environment: str) -> str:
+    """Bring the schema to this build's version and return it; a no-op when it is there already.
+
+    All of it in one transaction. Two upgrades at once: the second waits and finds nothing to do.
+    A fresh ledger is bound to ``environment``.
+    """
+
+    def migrate(conn: Connection) -> str:
+        if is_postgresql(conn):
+            conn.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK})
+        command.upgrade(_config(conn), "head")
+        _bind_if_new(conn, environment)
+        return head_version()
+
+    return ledger.transact(migrate)
+
+
+def head_version() -> str:
+    """Return the schema version this build was made for."""
+    head = ScriptDirectory.from_config(_config(None)).get_current_head()
+    assert head is not None
+    return head
+
+
+def current_version(conn: Connection) -> str | None:
+    """Return the schema version of a ledger, None for an empty database."""
+    context = MigrationContext.configure(conn, opts={"version_table": "ledger_version"})
+    return context.get_current_revision()
+
+
+def require_current(ledger: Ledger) -> None:
+    """Raise unless the ledger can be reached and has this build's schema."""
+    try:
+        with ledger.read() as conn:
+            found = current_version(conn)
+    except DBAPIError as error:
+        raise LedgerError(
+            f"the ledger {ledger.describe()} cannot be opened; is the server up, and DIGEST_LEDGER_URL right?"
+        ) from error
+    head = head_version()
+    if found == head:
+        return
+    if found is None:
+        raise SchemaVersionError(f"the ledger {ledger.describe()} is empty: run 'digest db upgrade'")
+    known = {script.revision for script in ScriptDirectory.from_config(_config(None)).walk_revisions()}
+    if found in known:
+        raise SchemaVersionError(f"the ledger has schema {found}, this build needs {head}: run 'digest db upgrade'")
+    raise SchemaVersionError(
+        f"the ledger has schema {found}, which this build does not know: a newer build migrated it"
+    )
+
+
+def require_same_environment(conn: Connection, environment: str) -> None:
+    """Raise EnvironmentMismatchError where sending could repeat another database's mail.
+
+    That is: the ledger is bound to another environment's name, or it is a copy of a database
+    (another server, another database, another file), or its keys were built another way.
+    """
+    row = conn.execute(select(ledger_identity)).one()
+    if row.environment != environment:
+        raise EnvironmentMismatchError(
+            f"this ledger belongs to the environment {row.environment!r}, this process runs as "
+            f"{environment!r} (DIGEST_ENVIRONMENT): nothing is sent. If that is meant, run 'digest db rebind'"
+        )
+    if row.fingerprint != fingerprint(conn):
+        raise EnvironmentMismatchError(
+            "this ledger is a copy or was restored: another one may have sent since. Nothing is sent "
+            "until 'digest db rebind' says that no other copy sends"
+        )
+    if row.key_version != KEY_VERSION:
+        raise EnvironmentMismatchError(
+            f"this ledger's keys are of version {row.key_version}, this build makes version {KEY_VERSION}"
+        )
+
+
+def rebind(conn: Connection, environment: str) -> None:
+    """Bind the ledger to this database and environment; its copies stop sending."""
+    conn.execute(
+        ledger_identity.update().values(
+            environment=environment,
+            fingerprint=fingerprint(conn),
+            token_epoch=ledger_identity.c.token_epoch + 1,
+        )
+    )
+
+
+def fingerprint(conn: Connection) -> str:
+    """Return what a copy of this database cannot share: server, timeline and database, or the file.
+
+    A file's inode changes when it is copied and stays when it is moved or vacuumed.
+    """
+    if not is_postgresql(conn):
+        file = next(row[2] for row in conn.exec_driver_sql("PRAGMA database_list") if row[1] == "main")
+        return f"sqlite:{Path(file).stat().st_ino}"
+    oid = conn.execute(text("SELECT oid FROM pg_database WHERE datname = current_database()")).scalar_one()
+    try:
+        with conn.begin_nested():
+            system = conn.execute(
+                text(
+                    "SELECT s.system_identifier, c.timeline_id "
+                    "FROM pg_control_system() AS s, pg_control_checkpoint() AS c"
+                )
+            ).one()
+    except DBAPIError:
+        # Some managed servers keep pg_control_* from ordinary roles.
+        return f"postgresql:{oid}"
+    return f"postgresql:{system[0]}:{system[1]}:{oid}"
+
+
+def _bind_if_new(conn: Connection, environment: str) -> None:
+    if conn.execute(select(ledger_identity.c.id)).first() is None:
+        conn.execute(
+            insert(ledger_identity).values(
+                id=1,
+                environment=environment,
+                fingerprint=fingerprint(conn),
+                key_version=KEY_VERSION,
+                created_at=ledger_now(),
+            )
+        )
+
+
+def _config(conn: Connection | None) -> Config:
+    config = Config()
+    config.set_main_option("script_location", str(_MIGRATIONS).replace("%", "%%"))
+    config.set_main_option("path_separator", "os")
+    config.attributes["connection"] = conn
+    return config
