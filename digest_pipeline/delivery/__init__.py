@@ -1,0 +1,1 @@
+"""Gate two: claim, send, settle."""

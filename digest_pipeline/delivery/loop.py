@@ -1,0 +1,249 @@
+"""The send loop: claim, send, settle, until nothing is due.
+
+Read this file from ``Sender.run`` downwards. A claim is committed before its request starts; no
+transaction and no connection is held during a provider call; results are written in small groups as
+they arrive; whatever is left when the process dies is found as an expired lease and becomes unknown.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TypeVar
+
+from digest_pipeline import faults
+from digest_pipeline.content.message import unpack
+from digest_pipeline.delivery import claiming, gate_keeping, rate_gate
+from digest_pipeline.delivery.claiming import Permitted, Taken, Turns
+from digest_pipeline.delivery.pace import Pace
+from digest_pipeline.delivery.plan import MICROS, SendPlan
+from digest_pipeline.delivery.retry_policy import Budget, Release, Settlement, Unknown, settlement
+from digest_pipeline.delivery.settling import Result, settle
+from digest_pipeline.errors import LedgerIntegrityError
+from digest_pipeline.gateways.base import Envelope
+from digest_pipeline.ledger.claims import Claimed
+from digest_pipeline.ledger.engine import Ledger
+from digest_pipeline.outcomes import (
+    Accepted,
+    AccountRefused,
+    Ambiguous,
+    FailureClass,
+    NotSent,
+    Outcome,
+    Refused,
+    Throttled,
+)
+
+T = TypeVar("T")
+SETTLE_EVERY = 0.1
+SLACK = rate_gate.SLACK / MICROS
+IDLE_LOOK = 0.25
+
+
+@dataclass(slots=True)
+class Tally:
+    """What one sender did. ``halted``: why it stopped before the work was done."""
+
+    accepted: int = 0
+    settled: int = 0
+    suppressed: int = 0
+    lost_claims: int = 0
+    expired: int = 0
+    halted: str | None = None
+    out_of_time: bool = False
+
+
+class Sender:
+    """One sender: lanes that claim, calls under way, one settler. Used once, on one event loop."""
+
+    def __init__(self, ledger: Ledger, plan: SendPlan, deadline: float) -> None:
+        self.ledger, self.plan, self.deadline = ledger, plan, deadline
+        self.tally = Tally()
+        self.pace = Pace(plan.digest.sending.concurrency, SLACK)
+        self._claimed: asyncio.Queue[Permitted | None] = asyncio.Queue()
+        self._results: asyncio.Queue[Result | None] = asyncio.Queue()
+        self._threads = ThreadPoolExecutor(plan.digest.sending.lanes + 2, thread_name_prefix="ledger")
+        self._gate_calls: list[asyncio.Future[None]] = []
+        self._closed_until = 0.0
+        self._connect_failures = 0
+
+    async def run(self) -> Tally:
+        """Send what is due now, and return when nothing is; never waits for a later due time.
+
+        Raises the ledger's error when it cannot be reached for longer than a write's patience: then
+        nothing more is claimed, and what was under way becomes unknown when its lease ends.
+        """
+        turns = Turns(self.plan.manifest_ids)
+        faults.reach(faults.Point.BEFORE_FIRST_CLAIM)
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._settle_results())
+                async with asyncio.TaskGroup() as calls:
+                    for _ in range(self.pace.concurrency):
+                        calls.create_task(self._send_claimed())
+                    async with asyncio.TaskGroup() as lanes:
+                        for _ in range(self.plan.digest.sending.lanes):
+                            lanes.create_task(self._lane(turns))
+                    for _ in range(self.pace.concurrency):
+                        self._claimed.put_nowait(None)
+                self._results.put_nowait(None)
+            await asyncio.gather(*self._gate_calls)
+        except* Exception as failures:
+            raise failures.exceptions[0] from failures
+        finally:
+            self._threads.shutdown()
+        return self.tally
+
+    async def _lane(self, turns: Turns) -> None:
+        while not self._must_stop():
+            wanted = await self.pace.reserve()
+            taken = Taken()
+            try:
+                taken = await self._in_ledger(self._claim, turns, wanted)
+            finally:
+                took = time.monotonic() - taken.seen_at if taken.rows else None
+                self.pace.claimed(wanted, len(taken.rows), took)
+            faults.reach(faults.Point.AFTER_CLAIM_COMMIT)
+            self.tally.suppressed += taken.suppressed
+            for row in taken.rows:
+                self._claimed.put_nowait(row)
+            if not taken.rows and not taken.suppressed and not await self._more(taken, turns):
+                return
+
+    def _claim(self, turns: Turns, wanted: int) -> Taken:
+        anchor = time.monotonic()
+        return self.ledger.transact(
+            lambda conn: claiming.claim(conn, self.plan, turns, wanted, anchor, self.pace.lead), patience=5.0
+        )
+
+    async def _more(self, taken: Taken, turns: Turns) -> bool:
+        """Nothing was claimed: wait for the gate, look once from the start, or be done."""
+        if taken.halted is not None:
+            if await self.pace.wait_a_moment():  # a probe is under way
+                return True
+            self.tally.halted = taken.halted
+            return False
+        if taken.again_in is not None:
+            if taken.again_in > self.plan.digest.sending.in_run_wait_seconds:
+                return False
+            await asyncio.sleep(min(taken.again_in, IDLE_LOOK) or 0.01)
+            return True
+        if turns.rewind():
+            return True
+        # Calls under way may end as released rows that are due again at once.
+        return await self.pace.wait_a_moment()
+
+    async def _send_claimed(self) -> None:
+        """Hold one of the concurrent calls: send one claimed row after another."""
+        while (row := await self._claimed.get()) is not None:
+            early = row.start - time.monotonic()
+            if early > 0:
+                await asyncio.sleep(early)
+            self.pace.begun(-early)
+            await self._send(row)
+
+    async def _send(self, row: Permitted) -> None:
+        began, outcome = time.monotonic(), None
+        try:
+            outcome = await self._call(row)
+            if row.probe and isinstance(outcome, Accepted):
+                await self._in_ledger(gate_keeping.reopen_gate, self.ledger, self.plan.gate)
+            self._results.put_nowait(Result(row.claimed, outcome, self._judge(row.claimed, outcome)))
+        finally:
+            self.pace.ended(None if outcome is None else time.monotonic() - began)
+
+    async def _call(self, row: Permitted) -> Outcome | None:
+        """Make the one provider call of this claim; None: it was released before the wire."""
+        now = time.monotonic()
+        too_late = now > row.fence or now > row.start + SLACK
+        if too_late or now < self._closed_until or self.tally.halted is not None:
+            return None
+        claimed = row.claimed
+        if claimed.document is None or claimed.recipient is None:
+            return Refused(FailureClass.CONTENT, "the generated rows or the address are gone")
+        try:
+            message = unpack(claimed.document, claimed.payload_hash)
+        except LedgerIntegrityError as error:
+            if claimed.is_ambiguous:
+                return Ambiguous(str(error), integrity=True)
+            return Refused(FailureClass.CONTENT, str(error))
+        faults.reach(faults.Point.BEFORE_PROVIDER_CALL)
+        envelope = Envelope(claimed.operation_key, claimed.recipient, message)
+        try:
+            outcome = await self.plan.gateway.send(envelope)
+        except Exception as error:  # noqa: BLE001
+            # A gateway's bug: its own message may have gone out, and no other may suffer for it.
+            return Ambiguous(f"the gateway raised {type(error).__name__}")
+        faults.reach(faults.Point.AFTER_PROVIDER_CALL)
+        return outcome
+
+    def _judge(self, claimed: Claimed, outcome: Outcome | None) -> Settlement:
+        if outcome is None:
+            if claimed.is_ambiguous:
+                return Unknown(0.0, FailureClass.AMBIGUOUS, charged=False, may_have_been_sent=False)
+            return Release(0.0)
+        self._tell_the_gate(outcome)
+        since = claimed.budget_from or claimed.claimed_at
+        return settlement(
+            outcome,
+            ambiguous=claimed.is_ambiguous,
+            budget=Budget(claimed.attempts, (claimed.claimed_at - since) / 1_000_000),
+            policy=self.plan.digest.retry,
+            evidence=self.plan.evidence,
+            random=random.random(),
+        )
+
+    def _tell_the_gate(self, outcome: Outcome) -> None:
+        match outcome:
+            case Accepted():
+                self.tally.accepted += 1
+                self._connect_failures = 0
+            case Throttled(retry_after=wait):
+                seconds = gate_keeping.pause_for(wait)
+                until = time.monotonic() + seconds
+                if until > self._closed_until + 0.1:  # fifty calls under way get the same answer
+                    self._closed_until = until
+                    self._tell(gate_keeping.close_gate, self.plan.gate, seconds)
+            case AccountRefused(detail=detail):
+                self._halt(f"account: {detail}")
+            case NotSent(failure_class=FailureClass.CONNECT):
+                self._connect_failures += 1
+                if self._connect_failures >= self.plan.digest.retry.connect_failures_to_halt:
+                    self._halt("connect: the provider cannot be reached")
+            case _:
+                self._connect_failures = 0
+
+    def _halt(self, reason: str) -> None:
+        if self.tally.halted is None:
+            self.tally.halted = reason
+            self._tell(gate_keeping.halt_gate, self.plan.gate, reason)
+
+    def _tell(self, act: Callable[..., None], *args: object) -> None:
+        loop = asyncio.get_running_loop()
+        self._gate_calls.append(loop.run_in_executor(self._threads, act, self.ledger, *args))
+
+    async def _settle_results(self) -> None:
+        ended = False
+        while not ended:
+            group = [await self._results.get()]
+            if group[0] is not None:
+                await asyncio.sleep(SETTLE_EVERY)
+            while not self._results.empty():
+                group.append(self._results.get_nowait())
+            results = [result for result in group if result is not None]
+            ended = len(results) < len(group)
+            self.tally.lost_claims += await self._in_ledger(settle, self.ledger, self.plan.claimer, results)
+            faults.reach(faults.Point.AFTER_SETTLE_COMMIT)
+            self.tally.settled += len(results)
+            self.pace.report(self.tally.settled)
+
+    def _must_stop(self) -> bool:
+        self.tally.out_of_time = time.monotonic() > self.deadline
+        return self.tally.halted is not None or self.tally.out_of_time
+
+    async def _in_ledger(self, work: Callable[..., T], *args: object) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work, *args)

@@ -1,0 +1,74 @@
+"""What one sender needs to know: everything fixed for a run, in one value."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from digest_pipeline.delivery.retry_policy import Evidence
+from digest_pipeline.gateways.base import Capabilities, Gateway, Idempotency
+from digest_pipeline.ledger.claims import Claimer
+from digest_pipeline.spec import Digest
+from digest_pipeline.states import HoldReason
+
+MICROS = 1_000_000
+KEY_MARGIN_SECONDS = 3600.0
+"""Taken off a key's lifetime, at most a tenth of it: the provider's clock and ours may differ."""
+
+
+@dataclass(frozen=True, slots=True)
+class SendPlan:
+    """One sender's work: these manifests, through this gateway, by these rules."""
+
+    digest: Digest
+    manifest_ids: tuple[int, ...]
+    gateway: Gateway
+    run_id: str
+    sender: str
+
+    @property
+    def gate(self) -> str:
+        """The rate gate of the provider account: shared by every digest that sends with it."""
+        return gate_name(self.gateway)
+
+    @property
+    def claimer(self) -> Claimer:
+        """Who claims, for the ledger."""
+        return Claimer(
+            f"{self.run_id}/{self.sender}",
+            self.gateway.name,
+            self.gateway.account,
+            int(self.digest.sending.lease_seconds * MICROS),
+        )
+
+    @property
+    def resend_lifetime(self) -> int | None:
+        """Microseconds from a first claim in which its key is surely known; None: keys don't replay."""
+        return resend_lifetime(self.gateway.capabilities)
+
+    @property
+    def evidence(self) -> Evidence:
+        """How soon an unknown of this gateway can be settled, or why it never will be by itself."""
+        return evidence_for(self.gateway.capabilities, self.digest.sending.timeout_seconds)
+
+
+def gate_name(gateway: Gateway) -> str:
+    """Return the name of the gate that guards a provider account."""
+    return f"{gateway.name}:{gateway.account}"
+
+
+def resend_lifetime(capabilities: Capabilities) -> int | None:
+    """Return the microseconds for which a repeat under the same key is safe, margin taken off."""
+    if capabilities.idempotency is not Idempotency.REPLAYS or capabilities.key_lifetime is None:
+        return None
+    lifetime = capabilities.key_lifetime.total_seconds()
+    return int((lifetime - min(KEY_MARGIN_SECONDS, lifetime / 10)) * MICROS)
+
+
+def evidence_for(capabilities: Capabilities, timeout_seconds: float) -> Evidence:
+    """Return when evidence about an ambiguous attempt that just ended can be had, and whether."""
+    if resend_lifetime(capabilities) is not None:
+        return Evidence(0.0)
+    if capabilities.visibility_delay is not None:
+        # The provider may still be working on a request that we have given up on.
+        return Evidence(timeout_seconds + capabilities.visibility_delay.total_seconds())
+    return Evidence(None, HoldReason.NO_EVIDENCE)

@@ -1,0 +1,131 @@
+"""Delivering a period: passes of the send loop until nothing is left that this run may do.
+
+A pass first turns leases that have run out into unknown, sends what is due, then asks the provider
+about what is unknown. The run waits only for what comes due soon; later due times stay in the ledger
+for the next run. It returns a value for whatever happened and never raises for the provider.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+
+from sqlalchemy import Connection
+
+from digest_pipeline import telemetry
+from digest_pipeline.delivery import gate_keeping, rate_gate
+from digest_pipeline.delivery.loop import Sender, Tally
+from digest_pipeline.delivery.plan import MICROS, SendPlan
+from digest_pipeline.ledger import attempts, claims, gates, reads, transitions
+from digest_pipeline.ledger.engine import Ledger
+from digest_pipeline.reconciliation.evidence import Finding
+from digest_pipeline.reconciliation.settle import settle_unknowns
+
+OTHERS_LEASES = 5.0
+"""Seconds between looks at leases that other senders hold."""
+
+ASKED_IN_VAIN = 3
+"""Passes without any progress, because no look-up could be used, after which a run gives up for now."""
+
+
+@dataclass(slots=True)
+class Delivered:
+    """What one run did. ``incomplete``: rows of open manifests are left that need another run."""
+
+    accepted: int = 0
+    suppressed: int = 0
+    expired: int = 0
+    lost_claims: int = 0
+    window_closed: int = 0
+    findings: Counter[Finding] = field(default_factory=Counter)
+    halted: str | None = None
+    out_of_time: bool = False
+    seconds: float = 0.0
+
+    def add(self, tally: Tally) -> None:
+        """Add one pass of the send loop."""
+        self.accepted += tally.accepted
+        self.suppressed += tally.suppressed
+        self.lost_claims += tally.lost_claims
+        self.halted = tally.halted
+        self.out_of_time = tally.out_of_time
+
+
+def deliver(ledger: Ledger, plan: SendPlan) -> Delivered:
+    """Send what is due in the plan's manifests and settle what is unknown; safe to run at any time.
+
+    Another run for the same period, before, after or at the same moment, sends nothing twice: the
+    ledger's claims decide. Ends early, with ``halted``, when the provider refuses the account.
+    """
+    return asyncio.run(_deliver(ledger, plan))
+
+
+async def _deliver(ledger: Ledger, plan: SendPlan) -> Delivered:
+    began = time.monotonic()
+    deadline = began + plan.digest.sending.run_limit_seconds
+    done = Delivered()
+    in_vain = 0
+    async with plan.gateway:
+        while True:
+            ledger.transact(lambda conn: _begin_pass(conn, plan, done))
+            tally = await Sender(ledger, plan, deadline).run()
+            done.add(tally)
+            if done.halted is not None or done.out_of_time:
+                break
+            findings = await settle_unknowns(ledger, plan)
+            done.findings += findings
+            in_vain = in_vain + 1 if set(findings) == {Finding.ASK_LATER} and not tally.settled else 0
+            if in_vain >= ASKED_IN_VAIN:
+                break
+            wait = _next_pass_in(ledger, plan)
+            if wait is None or time.monotonic() + wait > deadline:
+                break
+            await asyncio.sleep(wait)
+    done.seconds = time.monotonic() - began
+    return done
+
+
+def prepare(conn: Connection, plan: SendPlan) -> None:
+    """Set the gate's budget from the specification, and let a halted account be tried once."""
+    rate = plan.digest.rate
+    gate_keeping.prepare_gate(conn, plan.gate, rate.per_second, rate.burst)
+
+
+def _begin_pass(conn: Connection, plan: SendPlan, done: Delivered) -> None:
+    delay = plan.evidence.delay
+    expired = transitions.expire_lease(
+        conn,
+        plan.manifest_ids,
+        plan.gateway.name,
+        plan.gateway.account,
+        None if delay is None else int(delay * MICROS),
+    )
+    attempts.record_expired(conn, expired)
+    done.expired += len(expired)
+    if expired:
+        telemetry.leases_expired(len(expired))
+    for manifest_id in reads.closed_windows(conn, plan.manifest_ids):
+        done.window_closed += transitions.close_window(conn, manifest_id)
+
+
+def _next_pass_in(ledger: Ledger, plan: SendPlan) -> float | None:
+    """Seconds until another pass has work; None when this run should end."""
+    with ledger.read() as conn:
+        due = claims.next_due(conn, plan.manifest_ids)
+        live, lease_left = claims.live_leases(conn, plan.manifest_ids)
+        gate = gates.read(conn, plan.gate)
+        now = reads.now(conn)
+    sending = plan.digest.sending
+    if due is not None and gate is not None:
+        # What is due must also be let through: without this, a gate that is closed for an hour keeps
+        # the run turning on the spot.
+        due = max(due, (rate_gate.grant(gate, now, 1, 0).again_at or now) - now)
+    if due is not None and due <= sending.in_run_wait_seconds * MICROS:
+        return max(0.05, due / MICROS)
+    if live and lease_left <= sending.lease_seconds * MICROS:
+        # Another sender works, or died: its claims end in a result or in an expired lease, and
+        # this run may not call the period done before.
+        return min(OTHERS_LEASES, lease_left / MICROS + 0.05)
+    return None

@@ -1,0 +1,168 @@
+"""Writing results: small groups, one statement per arrow and group, in key order.
+
+Only the write is ever repeated, never the send. A row whose data the database refuses is settled
+alone, with a constant detail, so that it cannot hold up the others.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, assert_never
+
+from sqlalchemy import Connection
+from sqlalchemy.exc import DataError, IntegrityError
+
+from digest_pipeline import faults, telemetry
+from digest_pipeline.delivery.retry_policy import Again, Release, Sent, Settlement, Stop, Unknown, describe
+from digest_pipeline.ledger import attempts, transitions
+from digest_pipeline.ledger.attempts import Attempt
+from digest_pipeline.ledger.claims import Claimed, Claimer
+from digest_pipeline.ledger.engine import Ledger
+from digest_pipeline.outcomes import Accepted, Outcome, Stage
+from digest_pipeline.states import State
+
+_MICROS = 1_000_000
+_ARROWS: dict[str, Callable[[Connection, transitions.Rows], set[int]]] = {
+    "settle_sent": transitions.settle_sent,
+    "settle_retry": transitions.settle_retry,
+    "settle_failed": transitions.settle_failed,
+    "settle_dead": transitions.settle_dead,
+    "settle_unknown": transitions.settle_unknown,
+    "release_pending": transitions.release_pending,
+    "release_retry": transitions.release_retry,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One claim's end: what the provider said (None: released before the wire) and what follows."""
+
+    claimed: Claimed
+    outcome: Outcome | None
+    settlement: Settlement
+
+
+def settle(ledger: Ledger, who: Claimer, results: Sequence[Result]) -> int:
+    """Write a group of results; return how many claims had been lost meanwhile.
+
+    Raises only when the ledger cannot be reached for longer than its patience; the rows then become
+    unknown when their leases end.
+    """
+    if not results:
+        return 0
+    ordered = sorted(results, key=lambda r: (r.claimed.manifest_id, r.claimed.ordinal))
+    try:
+        return ledger.transact(lambda conn: _settle_in(conn, who, ordered))
+    except (DataError, IntegrityError):
+        if len(ordered) == 1:
+            return ledger.transact(lambda conn: _settle_in(conn, who, [_without_data(ordered[0])]))
+        return sum(settle(ledger, who, [one]) for one in ordered)
+
+
+def _settle_in(conn: Connection, who: Claimer, results: Sequence[Result]) -> int:
+    groups: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for result in results:
+        arrow, fields = _arrow(result)
+        c = result.claimed
+        groups[arrow].append(
+            {"manifest_id": c.manifest_id, "ordinal": c.ordinal, "token": c.token, **fields}
+        )
+    settled: set[int] = set()
+    for arrow, rows in groups.items():
+        settled |= _ARROWS[arrow](conn, rows)
+    records = {r.claimed.token: _record(r, who) for r in results}
+    attempts.record(conn, [records[token] for token in sorted(settled)])
+    lost = [r for r in results if r.claimed.token not in settled]
+    late = _settle_late(conn, lost, [records[r.claimed.token] for r in lost])
+    faults.reach(faults.Point.BEFORE_SETTLE_COMMIT)
+    return late
+
+
+def _settle_late(conn: Connection, lost: Sequence[Result], records: Sequence[Attempt]) -> int:
+    """Keep what came back after the claim was lost; an acceptance is a fact and is applied."""
+    late = attempts.record_late(conn, records)
+    accepted = [
+        {
+            "manifest_id": r.claimed.manifest_id,
+            "ordinal": r.claimed.ordinal,
+            "token": r.claimed.token,
+            "message_id": r.outcome.message_id,
+            "proof": r.outcome.proof,
+        }
+        for r in lost
+        if r.claimed.token in late and isinstance(r.outcome, Accepted)
+    ]
+    transitions.apply_acceptance(conn, accepted)
+    if late:
+        telemetry.late_result(len(late), len(accepted))
+    return len(late)
+
+
+def _arrow(result: Result) -> tuple[str, dict[str, Any]]:
+    match result.settlement:
+        case Sent(message_id=message_id, proof=proof):
+            return "settle_sent", {"message_id": message_id, "proof": proof}
+        case Again(delay=delay, failure_class=failure_class):
+            return "settle_retry", {"delay": int(delay * _MICROS), "failure_class": failure_class}
+        case Stop(failure_class=failure_class, dead=dead):
+            return "settle_dead" if dead else "settle_failed", {"failure_class": failure_class}
+        case Unknown() as unknown:
+            return "settle_unknown", {
+                "delay": None if unknown.delay is None else int(unknown.delay * _MICROS),
+                "hold_reason": unknown.hold,
+                "failure_class": unknown.failure_class,
+                "charge": int(unknown.charged),
+                "may_have_been_sent": int(unknown.may_have_been_sent),
+            }
+        case Release(delay=delay):
+            arrow = "release_pending" if result.claimed.came_from is State.PENDING else "release_retry"
+            return arrow, {"delay": int(delay * _MICROS)}
+        case _:
+            assert_never(result.settlement)
+
+
+def _record(result: Result, who: Claimer) -> Attempt:
+    c, outcome = result.claimed, result.outcome
+    if outcome is None:
+        word, failure_class, stage, detail = "released", None, Stage.BEFORE_WIRE, None
+    else:
+        word, failure_class, stage = describe(outcome)
+        detail = None if isinstance(outcome, Accepted) else outcome.detail
+    accepted = outcome if isinstance(outcome, Accepted) else None
+    telemetry.attempt_ended(c.operation_key, c.token, word, failure_class, detail)
+    charged = not isinstance(result.settlement, Release)
+    if isinstance(result.settlement, Unknown):
+        charged = result.settlement.charged
+    return Attempt(
+        token=c.token,
+        manifest_id=c.manifest_id,
+        ordinal=c.ordinal,
+        claimed_by=who.claimed_by,
+        gateway=who.gateway,
+        account=who.account,
+        claimed_at=c.claimed_at,
+        stage=stage,
+        outcome=word,
+        failure_class=failure_class,
+        charged=charged,
+        message_id=accepted.message_id if accepted else None,
+        replayed=accepted.replayed if accepted else False,
+        detail=detail,
+    )
+
+
+def _without_data(result: Result) -> Result:
+    """The same result without any text of the provider's: that is what a database may refuse."""
+    constant = "the provider's answer could not be stored"
+    match result.outcome:
+        case None:
+            return result
+        case Accepted() as accepted:
+            settlement = result.settlement
+            if isinstance(settlement, Sent):
+                settlement = replace(settlement, message_id=None)
+            return replace(result, outcome=replace(accepted, message_id=None), settlement=settlement)
+        case outcome:
+            return replace(result, outcome=replace(outcome, detail=constant))

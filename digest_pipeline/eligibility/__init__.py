@@ -1,0 +1,1 @@
+"""Gate one: who should receive the digest, and what it says, frozen before anything is sent."""

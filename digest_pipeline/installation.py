@@ -1,0 +1,47 @@
+"""One installation, put together: the ledger, the customer sources and the gateways of its digests."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from digest_pipeline.eligibility.source import Source
+from digest_pipeline.gateways import registry
+from digest_pipeline.gateways.base import Gateway
+from digest_pipeline.ledger import migrate
+from digest_pipeline.ledger.engine import Ledger
+from digest_pipeline.periods import Period
+from digest_pipeline.settings import Settings
+from digest_pipeline.spec import Digest
+
+
+def open_ledger(settings: Settings) -> Ledger:
+    """Return the ledger, checked: it answers and has this build's schema. Raises LedgerError."""
+    ledger = Ledger(settings.ledger_url)
+    try:
+        migrate.require_current(ledger)
+    except BaseException:
+        ledger.close()
+        raise
+    return ledger
+
+
+def open_source(settings: Settings, digest: Digest) -> Source:
+    """Return a digest's customer database. Raises SpecError when its variable is not set."""
+    return Source(digest.source.value().replace("{home}", str(settings.home)))
+
+
+def make_gateway(digest: Digest) -> Gateway:
+    """Return a digest's gateway, not entered yet. Raises SpecError for a wrong or missing setting.
+
+    The time-out and the number of connections follow from how the digest sends, so that a gateway
+    never waits longer than the lease allows.
+    """
+    sending = digest.sending
+    limits = {"time_out": f"{sending.timeout_seconds:g}s", "connections": str(sending.concurrency)}
+    return registry.create(digest.gateway.kind, limits | digest.gateway.resolved())
+
+
+def find_period(settings: Settings, digest_name: str, label: str) -> tuple[Digest, Period]:
+    """Return a digest and one of its periods, as a person names them. Raises InputError."""
+    digest = settings.digest(digest_name)
+    return digest, digest.period(label, datetime.now(UTC))

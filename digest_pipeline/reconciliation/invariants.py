@@ -1,0 +1,239 @@
+"""What must hold of every period: the questions behind the asset checks, without Dagster.
+
+Each invariant is one function over a set of manifests that returns a Verdict: how many deliveries
+break it, which (operation keys, never addresses), why that matters and which command comes next. Each
+is proven in the tests by planting the violation with raw SQL.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, Select, and_, exists, func, or_, select
+
+from digest_pipeline.ledger import reads
+from digest_pipeline.ledger.dialects import ledger_now
+from digest_pipeline.ledger.manifests import checksum_line
+from digest_pipeline.ledger.schema import ManifestState, attempt, content, delivery, manifest, manifest_entry
+from digest_pipeline.outcomes import Proof
+from digest_pipeline.spec import Digest
+from digest_pipeline.states import CLAIMABLE, REACHED, STOPPED, State
+
+SHOWN = 20
+MICROS_PER_DAY = 86_400_000_000
+_d = delivery.c
+_e = manifest_entry.c
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """How an invariant stands. ``keys``: at most twenty of the deliveries that break it."""
+
+    violations: int = 0
+    keys: tuple[str, ...] = ()
+    why: str = ""
+    next_command: str = ""
+    facts: tuple[tuple[str, float | int | str], ...] = ()
+
+    @property
+    def holds(self) -> bool:
+        """Whether nothing breaks it."""
+        return self.violations == 0
+
+
+Ids = Sequence[int]
+Invariant = Callable[[Connection, Digest, Ids], Verdict]
+
+
+def manifest_is_frozen(conn: Connection, digest: Digest, ids: Ids) -> Verdict:
+    """Sealed, and every key, recipient and payload is what was sealed. Streams every entry."""
+    broken = [why for row in reads.headers(conn, ids) if (why := _thawed(conn, row))]
+    why = "; ".join(broken)
+    return Verdict(len(broken), (), why, "restore the ledger from a backup, then: digest db rebind")
+
+
+def _thawed(conn: Connection, row: Any) -> str | None:
+    if row.state == ManifestState.BUILDING:
+        return f"manifest {row.id} is not sealed"
+    sealed, composed = hashlib.sha256(), hashlib.sha256()
+    count = 0
+    for ordinal, key, recipient, recipient_hash, payload_hash in _sealed_rows(conn, row.id):
+        count += 1
+        sealed.update(checksum_line(ordinal, key, recipient_hash))
+        composed.update(checksum_line(ordinal, key, recipient_hash, payload_hash))
+        if recipient is not None and hashlib.sha256(recipient.encode()).hexdigest() != recipient_hash:
+            return f"manifest {row.id}: the recipient of {key} was changed after the seal"
+    if count != row.entries:
+        return f"manifest {row.id} was sealed with {row.entries} entries and has {count}"
+    if sealed.hexdigest() != row.checksum:
+        return f"manifest {row.id}: a key or recipient was changed after the seal"
+    if row.content_sealed_at is not None and composed.hexdigest() != row.content_checksum:
+        return f"manifest {row.id}: content was changed after its seal"
+    return None
+
+
+def _sealed_rows(conn: Connection, manifest_id: int) -> Iterable[Any]:
+    query = (
+        select(_e.ordinal, _e.operation_key, _e.recipient, _e.recipient_hash, _d.payload_hash)
+        .select_from(manifest_entry)
+        .outerjoin(delivery, _same_delivery())
+        .where(_e.manifest_id == manifest_id)
+        .order_by(_e.ordinal)
+    )
+    return conn.execution_options(yield_per=5_000).execute(query)
+
+
+def manifest_accounts_for_everyone(conn: Connection, digest: Digest, ids: Ids) -> Verdict:
+    """Every row the source returned is an entry or excluded for a reason; every entry has a delivery."""
+    lost = 0
+    reasons: list[str] = []
+    for row in reads.headers(conn, ids):
+        excluded = sum(reads.as_counts(row.excluded).values())
+        gap = abs((row.selected or 0) - (row.entries or 0) - excluded)
+        if gap:
+            reasons.append(f"manifest {row.id}: {row.selected} selected, {row.entries} + {excluded} accounted for")
+        lost += gap
+    sealed = [row.id for row in reads.headers(conn, ids) if row.content_sealed_at is not None]
+    without = (
+        select(_e.operation_key)
+        .select_from(manifest_entry)
+        .outerjoin(delivery, _same_delivery())
+        .where(_e.manifest_id.in_(sealed), _d.state.is_(None))
+    )
+    count, keys = _count(conn, without)
+    if count:
+        reasons.append(f"{count} customers of sealed manifests have no delivery")
+    return Verdict(lost + count, keys, "; ".join(reasons), f"digest report --digest {digest.name}")
+
+
+def no_duplicate_sends(conn: Connection, digest: Digest, ids: Ids) -> Verdict:
+    """No operation key was accepted twice, as the attempts tell."""
+    keys = reads.duplicate_sends(conn, ids)
+    return Verdict(
+        len(keys),
+        tuple(keys[:SHOWN]),
+        "a provider accepted more than one message for these keys",
+        _trace(keys),
+    )
+
+
+def every_delivery_is_visible(conn: Connection, digest: Digest, ids: Ids) -> Verdict:
+    """No delivery is stuck: waiting without a due time, claimed long after its lease, unknown unseen."""
+    slack = 2 * int(digest.sending.lease_seconds * 1_000_000)
+    stuck: ColumnElement[bool] = or_(
+        and_(_d.state.in_(sorted(CLAIMABLE)), _d.due_at.is_(None)),
+        and_(_d.state == State.CLAIMED, _d.lease_ends < ledger_now() - slack),
+        and_(_d.state == State.UNKNOWN, _d.due_at.is_(None), _d.hold_reason.is_(None)),
+    )
+    count, keys = _count(conn, _deliveries(ids).where(stuck))
+    why = "nothing will move these: no due time, no live lease and no reason to be held"
+    return Verdict(count, keys, why, f"digest run --digest {digest.name} --period ...")
+
+
+def attempts_within_policy(conn: Connection, digest: Digest, ids: Ids) -> Verdict:
+    """No delivery was tried more often than the policy allows (ambiguous attempts are not retries)."""
+    tried = (
+        select(attempt.c.manifest_id, attempt.c.ordinal)
+        .where(attempt.c.manifest_id.in_(ids), attempt.c.outcome == "not_sent", attempt.c.charged)
+        .group_by(attempt.c.manifest_id, attempt.c.ordinal)
+        .having(func.count() > digest.retry.max_attempts)
+        .subquery()
+    )
+    query = select(_e.operation_key).join(
+        tried, and_(tried.c.manifest_id == _e.manifest_id, tried.c.ordinal == _e.ordinal)
+    )
+    count, keys = _count(conn, query)
+    why = f"tried more than the {digest.retry.max_attempts} times that the policy allows"
+    return Verdict(count, keys, why, _trace(keys))
+
+
+def coverage_meets_objective(conn: Connection, digest: Digest, ids: Ids) -> Verdict:
+    """Enough of those who were to be reached got their digest in time; held and unknown count against."""
+    summary = reads.summarise(conn, ids)
+    owed = summary.entries - summary.states[State.SUPPRESSED]
+    short = max(0, round(digest.objective.coverage * owed) - summary.on_time)
+    if summary.coverage >= digest.objective.coverage:
+        short = 0
+    why = f"coverage {summary.coverage:.4f} is below the objective {digest.objective.coverage:g}"
+    if summary.held:
+        why += "; held: " + ", ".join(f"{reason} {count}" for reason, count in summary.held.items())
+    facts = (("coverage", summary.coverage), ("objective", digest.objective.coverage))
+    return Verdict(short, (), why, f"digest status --digest {digest.name}", facts)
+
+
+def no_unknown_past_retention(conn: Connection, digest: Digest, ids: Ids) -> Verdict:
+    """No delivery stayed unknown for longer than the retention rule allows."""
+    age = int(digest.retention.unknown_days * MICROS_PER_DAY)
+    late = and_(_d.ambiguous_at.is_not(None), _d.state == State.UNKNOWN, _d.ambiguous_at < ledger_now() - age)
+    count, keys = _count(conn, _deliveries(ids).where(late))
+    why = f"unknown for more than {digest.retention.unknown_days:g} days"
+    return Verdict(count, keys, why, _trace(keys))
+
+
+def cleanup_only_after_definitive_send(conn: Connection, digest: Digest, ids: Ids) -> Verdict:
+    """Generated rows are gone only where a send with the configured proof came first, or by retention."""
+    gone = and_(_d.payload_hash.is_not(None), ~exists().where(_same_content()))
+    proofs = [p for p in Proof if p.rank >= digest.cleanup.proof.rank]
+    after_send = and_(
+        _d.state == State.CLEANED,
+        _d.proof.in_(proofs),
+        _d.cleaned_at >= _d.finished_at,
+        # Evidence found by a look-up belongs to an ambiguous attempt: nothing was ever accepted unclaimed.
+        exists().where(
+            attempt.c.manifest_id == _d.manifest_id,
+            attempt.c.ordinal == _d.ordinal,
+            or_(
+                attempt.c.outcome.in_(("accepted", "ambiguous", "expired")),
+                attempt.c.late_outcome == "accepted",
+            ),
+        ),
+    )
+    by_rule = and_(
+        _d.state.in_(sorted(STOPPED | REACHED)), _d.cleaned_by.like("retention:%"), _d.cleaned_at.is_not(None)
+    )
+    query = _deliveries(ids).where(gone, ~after_send, ~by_rule)
+    sealed = select(manifest.c.id).where(manifest.c.content_sealed_at.is_not(None))
+    count, keys = _count(conn, query.where(_d.manifest_id.in_(sealed)))
+    why = "generated rows were removed without a definitive send and outside the retention rule"
+    return Verdict(count, keys, why, _trace(keys))
+
+
+def one_cleanup_per_key(conn: Connection, digest: Digest, ids: Ids) -> Verdict:
+    """Cleanup is whole: a cleaned delivery has no generated rows left, and no other claims to be clean."""
+    half = or_(
+        and_(_d.state == State.CLEANED, exists().where(_same_content())),
+        and_(
+            _d.cleaned_at.is_not(None),
+            _d.state != State.CLEANED,
+            or_(_d.cleaned_by.is_(None), ~_d.cleaned_by.like("retention:%")),
+        ),
+    )
+    count, keys = _count(conn, _deliveries(ids).where(half))
+    why = "marked cleaned while generated rows are left, or cleaned without the state saying so"
+    return Verdict(count, keys, why, _trace(keys))
+
+
+def _same_delivery() -> ColumnElement[bool]:
+    return and_(_d.manifest_id == _e.manifest_id, _d.ordinal == _e.ordinal)
+
+
+def _same_content() -> ColumnElement[bool]:
+    return and_(content.c.manifest_id == _d.manifest_id, content.c.ordinal == _d.ordinal)
+
+
+def _deliveries(ids: Ids) -> Select[Any]:
+    query = select(_e.operation_key).select_from(delivery).join(manifest_entry, _same_delivery())
+    return query.where(_d.manifest_id.in_(ids))
+
+
+def _count(conn: Connection, query: Select[Any]) -> tuple[int, tuple[str, ...]]:
+    found = conn.execute(select(func.count()).select_from(query.subquery())).scalar_one()
+    shown = conn.execute(query.order_by(_e.operation_key).limit(SHOWN)).scalars() if found else ()
+    return found, tuple(shown)
+
+
+def _trace(keys: Sequence[str]) -> str:
+    return f"digest trace {keys[0]}" if keys else ""

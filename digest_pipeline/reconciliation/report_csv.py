@@ -1,0 +1,103 @@
+"""The list of a period's customers as a CSV file that no spreadsheet runs anything from."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TextIO
+
+import numpy as np
+import pandas as pd
+from sqlalchemy import Connection, Row
+
+from digest_pipeline.ledger import measures
+from digest_pipeline.reconciliation.figures import Figures, waits_because
+from digest_pipeline.states import CLAIMABLE, State
+
+PAGE = 20_000
+"""Rows in memory at once, whatever the size of the manifest."""
+
+COLUMNS = (
+    "operation_key",
+    "customer_id",
+    "tenant",
+    "state",
+    "proof",
+    "attempts",
+    "reason",
+    "finished_at",
+)
+MISSING = "missing"
+"""The state of a customer without a delivery, which no customer of a sound ledger has."""
+
+_READ = ("ordinal", "operation_key", "customer_id", "state", "proof", "attempts", "reason", "finished_at")
+_TEXTS = [name for name in COLUMNS if name not in ("attempts", "finished_at")]
+# What a spreadsheet takes for a formula or a command, also behind blanks, quotes and in full width.
+_FORMULA = r"[\t\r\n]|[\s\"'`]*[=+\-@＝＋－＠]"  # noqa: RUF001
+_WAITING = sorted(CLAIMABLE)
+
+
+def write_csv(conn: Connection, figures: Figures, path: Path) -> Counter[tuple[str, str]]:
+    """Write one row per customer, in manifest order; return the rows by tenant and state.
+
+    The file appears whole or not at all. Streams: memory does not grow with the manifest.
+    """
+    counts: Counter[tuple[str, str]] = Counter()
+    now = int(figures.at.timestamp() * 1e6)
+    with replacing(path) as file:
+        pd.DataFrame(columns=list(COLUMNS)).to_csv(file, index=False, lineterminator="\n")
+        for manifest in figures.manifests:
+            hold = waits_because(manifest, now)
+            for rows in measures.listing(conn, manifest.id, PAGE):
+                frame = as_frame(rows, manifest, hold)
+                for state, count in frame["state"].value_counts().items():
+                    counts[manifest.tenant, str(state)] += int(count)
+                frame.to_csv(file, index=False, header=False, lineterminator="\n")
+    return counts
+
+
+def as_frame(rows: Sequence[Row[Any]], manifest: Row[Any], hold: str | None) -> pd.DataFrame:
+    """Return one page as the file has it. ``hold``: why nothing of this manifest can be claimed now."""
+    frame = pd.DataFrame.from_records([tuple(row) for row in rows], columns=list(_READ))
+    frame["tenant"] = manifest.tenant
+    without = State.PENDING if manifest.content_sealed_at is None else MISSING
+    frame["state"] = frame["state"].fillna(str(without))
+    if hold is not None:
+        waits = frame["state"].isin(_WAITING)
+        frame["reason"] = frame["reason"].astype(object).mask(waits, hold)
+    frame["finished_at"] = as_instants(frame["finished_at"])
+    for name in _TEXTS:
+        frame[name] = neutralise(frame[name])
+    return frame[list(COLUMNS)]
+
+
+def neutralise(texts: pd.Series[Any]) -> pd.Series[Any]:
+    """Return the texts with an apostrophe before whatever a spreadsheet would run; "" for None."""
+    filled = texts.fillna("").astype(str)
+    return filled.mask(filled.str.match(_FORMULA), "'" + filled)
+
+
+def as_instants(microseconds: pd.Series[Any]) -> list[str]:
+    """Return instants as ISO 8601 in UTC, to the millisecond; "" for None."""
+    missing = microseconds.isna().to_numpy()
+    values = microseconds.fillna(0).to_numpy(dtype="int64").astype("datetime64[us]")
+    texts = np.datetime_as_string(values, unit="ms")
+    return ["" if gone else f"{text}Z" for text, gone in zip(texts, missing, strict=True)]
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[TextIO]:
+    """Open a file that takes the place of ``path`` when it is complete, and never before."""
+    part = path.with_name(f".{path.name}.{uuid.uuid4().hex}.part")
+    try:
+        with part.open("w", encoding="utf-8", newline="") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)

@@ -1,0 +1,288 @@
+"""What a digest is: configuration, validated before anything is written.
+
+A specification is one YAML file in a folder; each file is one digest with its own assets, job,
+schedule and checks. ``extends: other.yaml`` starts from another file and replaces what it names.
+Paths and ``*_file`` fields are relative to the file they stand in. Secrets never stand here: a
+setting is either a plain value or ``{env: NAME, default: value}``.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Annotated, Literal, Self
+from zoneinfo import ZoneInfo, available_timezones
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from sqlalchemy import text
+
+from digest_pipeline.errors import PeriodError, SpecError
+from digest_pipeline.keys import DEFAULT_TENANT
+from digest_pipeline.outcomes import Proof
+from digest_pipeline.periods import Cadence, Period, last_ended, parse_period, periods_between, require_ended
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, str_strip_whitespace=True)
+
+
+def _known_time_zone(name: str) -> str:
+    if name not in available_timezones():
+        near = difflib.get_close_matches(name, available_timezones(), n=1)
+        raise ValueError(f"no such IANA time zone{f'; did you mean {near[0]}?' if near else ''}")
+    return name
+
+
+TimeZoneName = Annotated[str, AfterValidator(_known_time_zone)]
+
+
+class EnvSetting(_Strict):
+    """A value that comes from the environment; without ``default`` the variable must be set."""
+
+    env: str = Field(pattern=r"^[A-Z][A-Z0-9_]*$")
+    default: str | None = None
+
+    def value(self) -> str:
+        """Return the value. Raises SpecError naming the variable when there is none."""
+        found = os.environ.get(self.env, self.default)
+        if found is None:
+            raise SpecError(f"the environment variable {self.env} is not set; this digest needs it")
+        return found
+
+
+class Query(_Strict):
+    """SQL against the customer database, with bound ``:period_start`` and ``:period_end`` (dates)."""
+
+    sql: str = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _binds_the_period(self) -> Self:
+        bound = set(text(self.sql).compile().params)
+        missing = {"period_start", "period_end"} - bound
+        if missing:
+            # A query without its bounds mails all-time totals (PER-08).
+            raise ValueError(f"the SQL must bind {' and '.join(f':{name}' for name in sorted(missing))}")
+        unknown = bound - {"period_start", "period_end", "period_start_at", "period_end_at"}
+        if unknown:
+            raise ValueError(f"the SQL binds {', '.join(sorted(unknown))}, which nothing supplies")
+        return self
+
+
+class ContentSource(Query):
+    """The rows each customer's digest is made of, and the template that turns them into a mail.
+
+    The SQL returns ``customer_id`` and whatever the template reads; it is asked for one page of
+    customers at a time, as a sub-query filtered by ``customer_id``.
+    """
+
+    template: Path
+    sender: str = Field(description="the From header: Name <address>")
+    reply_to: str = ""
+    list_id: str = ""
+    unsubscribe_url: str = ""
+
+
+class GatewayChoice(_Strict):
+    """Which gateway sends, and its settings, by name; secrets only through the environment."""
+
+    kind: str
+    settings: dict[str, EnvSetting | str] = {}
+
+    def resolved(self) -> dict[str, str]:
+        """Return the settings with their values. Raises SpecError for an unset variable."""
+        return {
+            name: setting if isinstance(setting, str) else setting.value()
+            for name, setting in self.settings.items()
+        }
+
+
+class Rate(_Strict):
+    """The send budget of the provider account: at most ``per_second`` x w + ``burst`` in w seconds."""
+
+    per_second: float = Field(gt=0, le=100_000)
+    burst: int = Field(ge=1, le=100_000)
+
+
+class Sending(_Strict):
+    """How this digest is sent. Durations in seconds."""
+
+    senders: int = Field(1, ge=1, le=64, description="ops that send; more than one needs other machines")
+    lanes: int = Field(2, ge=1, le=32, description="claim-send-settle loops in a sender")
+    concurrency: int = Field(50, ge=1, le=2000, description="provider calls under way in a sender")
+    timeout_seconds: float = Field(30, gt=0, le=600)
+    lease_seconds: float = Field(180, gt=0, le=7200)
+    in_run_wait_seconds: float = Field(60, ge=0, le=3600, description="longest wait inside a run")
+    run_limit_seconds: float = Field(18_000, gt=0, description="lanes stop claiming before it")
+
+    @model_validator(mode="after")
+    def _lease_outlives_a_send(self) -> Self:
+        if self.lease_seconds < 2 * self.timeout_seconds + 10:
+            raise ValueError(
+                f"lease_seconds ({self.lease_seconds:g}) must be at least twice timeout_seconds plus 10 "
+                f"({2 * self.timeout_seconds + 10:g}), or a slow send outlives its lease"
+            )
+        return self
+
+
+class Retry(_Strict):
+    """The bounds of trying again: by count and by age, whichever comes first."""
+
+    base_seconds: float = Field(30, gt=0)
+    cap_seconds: float = Field(1800, gt=0)
+    max_attempts: int = Field(8, ge=1, le=100)
+    max_age_hours: float = Field(48, gt=0)
+    connect_failures_to_halt: int = Field(10, ge=1)
+
+
+class DeliveryWindow(_Strict):
+    """When a digest may be sent, in hours from the end of its period."""
+
+    opens_after_hours: float = Field(0, ge=0)
+    closes_after_hours: float = Field(72, gt=0)
+
+    @model_validator(mode="after")
+    def _opens_before_it_closes(self) -> Self:
+        if self.opens_after_hours >= self.closes_after_hours:
+            raise ValueError("the window must open before it closes")
+        return self
+
+
+class LatePolicy(_Strict):
+    """What happens to a period whose window has closed: held, unless ``allow`` with a reason.
+
+    A permission given here is written to the ledger as an audited action like one given by hand.
+    """
+
+    allow: bool = False
+    reason: str = ""
+    hours: float = Field(24, gt=0, description="how long the permission lasts")
+
+    @model_validator(mode="after")
+    def _names_a_reason(self) -> Self:
+        if self.allow and not self.reason:
+            raise ValueError("late.allow needs late.reason: it is written to the audit trail")
+        return self
+
+
+class Cleanup(_Strict):
+    """When generated rows go: after this proof, and this long after the send.
+
+    Without ``delay_hours`` they stay until the delivery window has closed.
+    """
+
+    proof: Literal[Proof.ACCEPTED, Proof.DELIVERED] = Proof.ACCEPTED
+    delay_hours: float | None = Field(None, ge=0)
+
+
+class Retention(_Strict):
+    """Days for which generated rows of unsent deliveries stay, by state, and unknowns stay open."""
+
+    failed_days: float = Field(30, gt=0)
+    dead_days: float = Field(30, gt=0)
+    suppressed_days: float = Field(7, gt=0)
+    written_off_days: float = Field(30, gt=0)
+    unknown_days: float = Field(30, gt=0)
+
+
+class Objective(_Strict):
+    """The promise to customers: the share with one digest inside the window."""
+
+    coverage: float = Field(0.99, ge=0, le=1)
+
+
+class Tenants(_Strict):
+    """``single``: one tenant, ``default``. ``column``: the customer source names it per row."""
+
+    mode: Literal["single", "column"] = "single"
+
+
+class Digest(_Strict):
+    """One configured mailing."""
+
+    name: str = Field(pattern=r"^[a-z][a-z0-9_]{0,62}$")
+    title: str = ""
+    cadence: Cadence
+    time_zone: TimeZoneName
+    send_hour: int = Field(7, ge=0, le=23)
+    first_period: str
+    last_period: str | None = None
+    tenants: Tenants = Tenants()
+    source: EnvSetting
+    customers: Query
+    content: ContentSource
+    gateway: GatewayChoice
+    rate: Rate
+    sending: Sending = Sending()
+    retry: Retry = Retry()
+    delivery_window: DeliveryWindow = DeliveryWindow()
+    late: LatePolicy = LatePolicy()
+    cleanup: Cleanup = Cleanup()
+    retention: Retention = Retention()
+    objective: Objective = Objective()
+    shared_address: Literal["separate", "merge"] = "separate"
+
+    @model_validator(mode="after")
+    def _periods_exist(self) -> Self:
+        try:
+            first = parse_period(self.first_period, self.cadence, self.time_zone)
+            last = parse_period(self.last_period or self.first_period, self.cadence, self.time_zone)
+        except PeriodError as error:
+            raise ValueError(str(error)) from error
+        if last.first_day < first.first_day:
+            raise ValueError(f"last_period {last.label} is before first_period {first.label}")
+        return self
+
+    @property
+    def zone(self) -> ZoneInfo:
+        """The digest's time zone."""
+        return ZoneInfo(self.time_zone)
+
+    @property
+    def first(self) -> Period:
+        """The first period this digest is about."""
+        return parse_period(self.first_period, self.cadence, self.time_zone)
+
+    @property
+    def last(self) -> Period | None:
+        """The last period, or None for a digest without an end."""
+        return parse_period(self.last_period, self.cadence, self.time_zone) if self.last_period else None
+
+    def period(self, label: str, now: datetime | None = None) -> Period:
+        """Return the period a person or a partition names.
+
+        Raises PeriodError for a label that does not exist, lies outside this digest's periods, or
+        names a period that has not ended at ``now`` (the present by default).
+        """
+        found = parse_period(label, self.cadence, self.time_zone)
+        first, last = self.first, self.last
+        if found.first_day < first.first_day or (last and found.first_day > last.first_day):
+            upto = f"to {last.label}" if last else "onwards"
+            raise PeriodError(
+                f"period {found.label} is not one of {self.name}: its periods go from {first.label} {upto}"
+            )
+        require_ended(found, now or datetime.now(UTC))
+        return found
+
+    def ended_periods(self, now: datetime | None = None) -> list[Period]:
+        """Return every period of this digest that is over, oldest first."""
+        latest = last_ended(now or datetime.now(UTC), self.cadence, self.time_zone)
+        last = self.last
+        if last and last.first_day < latest.first_day:
+            latest = last
+        return list(periods_between(self.first, latest))
+
+    def window(self, period: Period) -> tuple[datetime, datetime]:
+        """Return when the delivery window of a period opens and closes (UTC, half-open)."""
+        w = self.delivery_window
+        return (
+            period.end + timedelta(hours=w.opens_after_hours),
+            period.end + timedelta(hours=w.closes_after_hours),
+        )
+
+    @property
+    def single_tenant(self) -> str | None:
+        """The one tenant, or None when the source names them."""
+        return DEFAULT_TENANT if self.tenants.mode == "single" else None
+
