@@ -1,0 +1,73 @@
+"""The ``digest`` command: its groups, and how errors end."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import click
+
+from digest_pipeline.cli.output import EXIT_CODES, say
+from digest_pipeline.errors import DigestError
+from digest_pipeline.telemetry import configure_logging
+
+
+@click.group(epilog=EXIT_CODES, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(package_name="digest-pipeline")
+@click.option(
+    "--log-level",
+    type=click.Choice(["DEBUG", "INFO", "WARNING", "ERROR"]),
+    default="WARNING",
+    show_default=True,
+    help="DEBUG prints one line per attempt.",
+)
+def cli(log_level: str) -> None:
+    """Send every eligible customer one digest per period, and prove it.
+
+    Where things are comes from the environment: DIGEST_LEDGER_URL, DIGEST_SPECS, DIGEST_HOME and
+    DIGEST_ENVIRONMENT (see docs/configuration.md). Without any of them, everything is the demo's.
+    """
+    configure_logging(log_level)
+
+
+def _add_commands() -> None:
+    from digest_pipeline.cli import inspect, operate, serve
+    from digest_pipeline.cli.demo import demo
+    from digest_pipeline.lab.bench.command import bench
+
+    for command in (
+        demo,
+        serve.dev,
+        serve.sandbox,
+        operate.db,
+        operate.run,
+        operate.check,
+        inspect.status,
+        inspect.trace,
+        inspect.preview,
+        inspect.report,
+        inspect.gateways,
+        bench,
+    ):
+        cli.add_command(command)
+
+
+_add_commands()
+
+
+def main() -> None:
+    """Run the command and end the process: 2 for what a person has to correct, 1 for other failures."""
+    # Dagster and its plugins phone home and print banners unless told otherwise.
+    os.environ.setdefault("DAGSTER_DISABLE_TELEMETRY", "yes")
+    try:
+        code = cli.main(standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except click.Abort:
+        say.print("stopped")
+        sys.exit(130)
+    except DigestError as error:
+        say.print(f"[bold red]error:[/] {error}", markup=True)
+        sys.exit(error.exit_code)
+    sys.exit(code if isinstance(code, int) else 0)

@@ -1,0 +1,128 @@
+"""Commands that do something: migrate, run a period, check it."""
+
+from __future__ import annotations
+
+import getpass
+
+import click
+
+from digest_pipeline.cli.common import chosen, period_options, sandbox_for
+from digest_pipeline.cli.output import json_option, say, show, show_rows
+from digest_pipeline.cli.progress import period_progress
+from digest_pipeline.installation import open_ledger
+from digest_pipeline.ledger import migrate, reads
+from digest_pipeline.ledger.engine import Ledger
+from digest_pipeline.settings import Settings
+
+
+@click.group()
+def db() -> None:
+    """The ledger's database."""
+
+
+@db.command()
+@json_option
+def upgrade(as_json: bool) -> None:
+    """Bring the ledger to this build's schema, or make it. Safe to repeat and to run twice at once."""
+    settings = Settings.from_environment()
+    with Ledger(settings.ledger_url) as ledger:
+        version = migrate.upgrade(ledger, settings.environment)
+        show("ledger", {"ledger": ledger.describe(), "schema": version}, as_json)
+
+
+@db.command()
+@click.option("--yes", is_flag=True, help="Another copy of this ledger does not send: go on without asking.")
+@json_option
+def rebind(yes: bool, as_json: bool) -> None:
+    """Let this database send: after a move, a copy, or a change of DIGEST_ENVIRONMENT.
+
+    A copied or restored ledger refuses to send, because the original may have sent since.
+    """
+    settings = Settings.from_environment()
+    if not yes:
+        click.confirm("Is it certain that no other copy of this ledger sends?", abort=True, err=True)
+    with open_ledger(settings) as ledger:
+        ledger.transact(lambda conn: migrate.rebind(conn, settings.environment))
+        show("ledger", {"ledger": ledger.describe(), "environment": settings.environment}, as_json)
+
+
+@click.command()
+@period_options
+@click.option("--allow-late", metavar="REASON", default="", help="Send although the window has closed, and why.")
+@click.option("--by", default=None, help="Who says so, for the audit trail.  [default: the OS user]")
+@json_option
+def run(digest_name: str, label: str, allow_late: str, by: str | None, as_json: bool) -> None:
+    """Materialise one period through Dagster: freeze, send, reconcile, report, clean, check.
+
+    Running it again sends nothing twice. A period whose delivery window has closed is held.
+    """
+    from digest_pipeline.defs.run import run_period, use_instance
+
+    settings, digest, period = chosen(digest_name, label)
+    with open_ledger(settings) as ledger, sandbox_for(settings, digest):
+        use_instance(settings.home)
+        with period_progress(ledger, digest, period):
+            outcome = run_period(digest, period, late_reason=allow_late, by=by or getpass.getuser())
+        with ledger.read() as conn:
+            summary = reads.summarise(conn, reads.manifest_ids(conn, digest.name, period.label))
+            sent_now = reads.accepted_by_run(conn, reads.manifest_ids(conn, digest.name, period.label), outcome.run_id)
+    failed = [check for check in outcome.checks if check.is_failure]
+    facts = {
+        "digest": digest.name,
+        "period": period.label,
+        "run": outcome.run_id,
+        "eligible": summary.entries,
+        "sent_now": sent_now,
+        "states": summary.states,
+        "held": summary.held,
+        "duplicates": summary.duplicates,
+        "coverage": summary.coverage,
+        "checks_passed": sum(check.passed for check in outcome.checks),
+        "checks_failed": len(failed),
+        "errors": list(outcome.errors),
+    }
+    show(f"{digest.name} {period.label}", facts, as_json)
+    for check in failed:
+        say.print(f"[red]check failed:[/] {check.asset} {check.name}: {check.description}")
+    if "window_closed" in summary.held:
+        say.print(
+            f"{summary.held['window_closed']} are held: the delivery window of {period.label} has closed. "
+            "To send them anyway: --allow-late REASON"
+        )
+    if not outcome.succeeded or failed:
+        raise SystemExit(1)
+
+
+@click.command()
+@period_options
+@json_option
+def check(digest_name: str, label: str, as_json: bool) -> None:
+    """Run the asset checks of one period; sends nothing. Exit 0: all hold, 1: one fails, 2: bad input."""
+    from digest_pipeline.defs.run import run_checks, use_instance
+    from digest_pipeline.errors import InputError
+
+    settings, digest, period = chosen(digest_name, label)
+    with open_ledger(settings) as ledger, sandbox_for(settings, digest):
+        with ledger.read() as conn:
+            if not reads.manifest_ids(conn, digest.name, period.label):
+                raise InputError(f"{digest.name} {period.label} was never run: there is nothing to check")
+        use_instance(settings.home)
+        outcome = run_checks(digest, period)
+    rows = [
+        {
+            "asset": check.asset,
+            "check": check.name,
+            "result": "passed" if check.passed else check.severity.lower(),
+            "description": check.description,
+        }
+        for check in outcome.checks
+    ]
+    if as_json:
+        failed = sum(check.is_failure for check in outcome.checks)
+        show("", {"digest": digest.name, "period": period.label, "failed": failed, "checks": rows, "errors": list(outcome.errors)}, True)
+    else:
+        show_rows(f"checks of {digest.name} {period.label}", rows)
+        for error in outcome.errors:
+            say.print(f"[red]{error}[/]")
+    if not outcome.succeeded or any(check.is_failure for check in outcome.checks):
+        raise SystemExit(1)

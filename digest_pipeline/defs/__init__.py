@@ -1,0 +1,1 @@
+"""The Dagster rim: assets, checks, jobs, schedules. Each calls one function inward; Dagster stays here."""
