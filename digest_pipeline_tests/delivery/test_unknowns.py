@@ -1,0 +1,305 @@
+"""What settles an unknown, by what the gateway can do; and that nothing else ever does."""
+
+import pytest
+
+from digest_pipeline.lab.sandbox.faults import Fault, Rule
+from digest_pipeline.reconciliation.evidence import Finding
+from digest_pipeline_tests.harness.delivering import (
+    BOTH,
+    LOOK_UP,
+    MICROS,
+    NEITHER,
+    REPLAYS,
+    assert_once_each,
+    key_of,
+)
+from digest_pipeline_tests.harness.ledgers import migrated
+
+TAKEN, NOT_TAKEN = Fault.RESET_AFTER_ACCEPT, Fault.RESET_BEFORE_ACCEPT
+ONE_PASS = {"in_run_wait_seconds": 0}
+
+
+def sends(desk, number):
+    """Every request that offered this customer's message, as the provider saw it."""
+    key = key_of(number)
+    return [one for one in desk.sandbox.control.arrivals(key) if one["route"] == "send"]
+
+
+@pytest.mark.parametrize("fault", [TAKEN, NOT_TAKEN])
+@pytest.mark.parametrize("can", [REPLAYS, BOTH])
+def test_where_keys_replay_the_same_bytes_go_again_under_the_same_key(open_desk, can, fault):
+    desk = open_desk(4, can=can)
+    desk.script(fault, 2)
+    desk.deliver()
+    first, second = sends(desk, 2)
+    assert first["body_hash"] == second["body_hash"]
+    assert first["operation_key"] == second["operation_key"] == key_of(2)
+    row = desk.row(2)
+    assert (row.state, row.ambiguous_at, row.ambiguous_token) == ("sent", None, None)
+    assert [a.replayed for a in desk.attempts(2)] == [False, fault is TAKEN]
+    assert_once_each(desk, range(1, 5))
+
+
+def test_a_look_up_that_finds_the_key_settles_it_without_a_second_request(open_desk):
+    desk = open_desk(4, can=LOOK_UP)
+    desk.script(TAKEN, 2)
+    desk.deliver()
+    assert desk.row(2).state == "unknown"
+    desk.pass_time(6)
+    assert desk.deliver(run_id="run-2").findings == {Finding.SENT: 1}
+    (accepted,) = desk.sandbox.oracle().acceptances(key_of(2))
+    assert (desk.row(2).state, desk.row(2).message_id) == ("sent", accepted.message_id)
+    assert len(sends(desk, 2)) == 1
+
+
+def test_an_absence_leads_to_a_resend_only_the_second_time_and_apart(open_desk):
+    desk = open_desk(4, can=LOOK_UP)
+    desk.script(NOT_TAKEN, 2)
+    desk.deliver()
+    desk.deliver(run_id="run-2")  # too early: an accepted message need not show up yet
+    assert (desk.row(2).state, desk.row(2).absent_at) == ("unknown", None)
+
+    desk.pass_time(6)
+    assert desk.deliver(run_id="run-3").findings == {Finding.ABSENT_ONCE: 1}
+    assert desk.row(2).absent_at is not None
+    assert desk.deliver(run_id="run-4").findings == {}
+    assert len(sends(desk, 2)) == 1
+
+    desk.pass_time(6)
+    assert desk.deliver(run_id="run-5").findings == {Finding.DISPROVED: 1}
+    assert desk.row(2).state == "sent"
+    assert_once_each(desk, range(1, 5))
+
+
+def test_an_absence_counts_for_nothing_while_no_known_message_is_found(open_desk):
+    desk = open_desk(1, can=LOOK_UP)
+    desk.script(NOT_TAKEN, 1)
+    for _ in range(4):
+        found = desk.deliver()
+        assert set(found.findings) <= {Finding.ASK_LATER}
+        desk.pass_time(60)
+    assert (desk.row(1).state, desk.row(1).absent_at) == ("unknown", None)
+    assert len(sends(desk, 1)) == 1
+
+
+def test_an_absence_counts_for_nothing_while_look_ups_miss_what_was_surely_sent(open_desk):
+    desk = open_desk(4, can=LOOK_UP)
+    desk.script(NOT_TAKEN, 2)
+    desk.deliver()
+    desk.sandbox.change(visibility_delay=3_600)  # the provider's index lags behind what it promises
+    for _ in range(3):
+        desk.pass_time(60)
+        assert set(desk.deliver().findings) == {Finding.ASK_LATER}
+    assert (desk.row(2).state, desk.row(2).absent_at) == ("unknown", None)
+    assert len(sends(desk, 2)) == 1
+
+
+def test_a_look_up_api_that_is_down_does_not_keep_the_run_from_ending(open_desk):
+    desk = open_desk(4, can=LOOK_UP, sending={"in_run_wait_seconds": 40, "run_limit_seconds": 600})
+    desk.script(TAKEN, 2)
+    desk.change(in_run_wait_seconds=1)
+    desk.deliver()
+    desk.change(in_run_wait_seconds=40)
+    desk.sandbox.control.script(Rule(Fault.UNAVAILABLE_503, next=1_000, route="look_up"))
+    run = desk.deliver_meanwhile(run_id="run-2")
+    seen = 0
+    while run.is_running():
+        # Each time the run waits for its next question, that much time has passed.
+        asked = desk.sandbox.control.statistics()["arrivals"]
+        if asked > seen:
+            seen = asked
+        run.join(0.2)
+        desk.sql("UPDATE delivery SET due_at = 1 WHERE due_at IS NOT NULL")
+        if seen > 40:
+            break
+    assert run.result(5).findings == {Finding.ASK_LATER: 3}
+    desk.sandbox.control.clear_faults()
+    desk.pass_time(60)
+    desk.deliver(run_id="run-3")
+    assert_once_each(desk, range(1, 5))
+
+
+def test_with_neither_an_unknown_is_held_with_its_reason_and_never_sent_again(open_desk):
+    desk = open_desk(6, can=NEITHER)
+    desk.script(TAKEN, 2)
+    desk.script(NOT_TAKEN, 3)
+    for _ in range(3):
+        desk.deliver()
+        desk.pass_time(86_400)
+    for number in (2, 3):
+        row = desk.row(number)
+        assert (row.state, row.hold_reason, row.due_at) == ("unknown", "no_evidence", None)
+        assert len(sends(desk, number)) == 1
+    assert desk.counts() == {"sent": 4, "unknown": 2}
+
+
+@pytest.mark.parametrize(
+    ("fault", "outcome", "charged"),
+    [
+        (Fault.THROTTLED_429, "throttled", False),
+        (Fault.UNAVAILABLE_503, "not_sent", True),
+        (Fault.INVALID_RECIPIENT_422, "refused", True),
+        (Fault.UNAUTHORIZED_401, "account_refused", False),
+    ],
+)
+def test_a_refusal_of_the_second_request_says_nothing_about_the_first(open_desk, fault, outcome, charged):
+    desk = open_desk(3, sending=ONE_PASS)
+    desk.script(TAKEN, 2)
+    desk.script(fault, 2, attempts=2)
+    desk.deliver()
+    before = desk.row(2)
+    desk.pass_time(1)
+    desk.deliver(run_id="run-2")
+    after = desk.row(2)
+    assert [a.outcome for a in desk.attempts(2)] == ["ambiguous", outcome]
+    assert after.state == before.state == "unknown"
+    assert after.ambiguous_at == before.ambiguous_at - MICROS
+    assert after.ambiguous_token == before.ambiguous_token == desk.attempts(2)[0].token
+    assert after.attempts == before.attempts + charged
+
+    desk.pass_time(61)
+    desk.deliver(run_id="run-3")
+    assert (desk.row(2).state, desk.attempts(2)[-1].replayed) == ("sent", True)
+    assert_once_each(desk, range(1, 4))
+
+
+def test_a_suspect_beyond_its_retry_budget_is_still_not_given_up(open_desk):
+    desk = open_desk(3)
+    desk.script(TAKEN, 2)
+    desk.script(Fault.UNAVAILABLE_503, 2, attempts=5)
+    desk.deliver()
+    assert (desk.row(2).state, desk.row(2).attempts) == ("sent", 6)
+    assert_once_each(desk, range(1, 4))
+
+
+@pytest.mark.parametrize("fault", [TAKEN, NOT_TAKEN])
+def test_a_key_that_the_provider_may_have_forgotten_is_never_used_again(open_desk, fault):
+    """DUP-34."""
+    desk = open_desk(3, can={**REPLAYS, "key_lifetime": "60s"}, sending=ONE_PASS)
+    desk.script(fault, 2)
+    desk.deliver()
+    desk.pass_time(55)
+    assert desk.deliver(run_id="run-2").findings == {Finding.NO_EVIDENCE: 1}
+    row = desk.row(2)
+    assert (row.state, row.hold_reason, row.due_at) == ("unknown", "key_expired", None)
+    assert len(sends(desk, 2)) == 1
+
+
+def test_a_forgotten_key_is_looked_up_where_that_is_possible(open_desk):
+    desk = open_desk(3, can={"key_lifetime": "60s"}, sending=ONE_PASS)
+    desk.script(TAKEN, 2)
+    desk.deliver()
+    desk.pass_time(55)
+    assert desk.deliver(run_id="run-2").findings == {Finding.SENT: 1}
+    assert desk.row(2).state == "sent"
+    assert len(sends(desk, 2)) == 1
+
+
+@pytest.mark.parametrize("can", [REPLAYS, LOOK_UP], ids=["replays", "look_up"])
+def test_another_account_neither_repeats_nor_asks_and_the_right_one_settles_it_later(open_desk, can):
+    desk = open_desk(3, can=can, sending=ONE_PASS)
+    desk.script(TAKEN, 2)
+    desk.deliver()
+    asked = desk.sandbox.control.statistics()["arrivals"]
+    desk.pass_time(60)
+    desk.deliver(desk.gateway(api_key="another-account"), run_id="run-2")
+    row = desk.row(2)
+    assert (row.state, row.hold_reason, row.due_at) == ("unknown", "other_account", None)
+    assert desk.sandbox.control.statistics()["arrivals"] == asked
+
+    desk.deliver(run_id="run-3")
+    assert (desk.row(2).state, desk.row(2).hold_reason) == ("sent", None)
+    assert_once_each(desk, range(1, 4))
+
+
+def test_an_unknown_of_a_closed_window_is_not_repeated_until_it_may_be_late(open_desk):
+    desk = open_desk(3, can=REPLAYS, sending=ONE_PASS)
+    desk.script(NOT_TAKEN, 2)
+    desk.deliver()
+    desk.pass_time(60)
+    desk.close_window()
+    desk.deliver(run_id="run-2")
+    assert (desk.row(2).state, desk.row(2).hold_reason) == ("unknown", "window_closed")
+    assert len(sends(desk, 2)) == 1
+    desk.sql("UPDATE manifest SET late_until = :until", until=2**60)
+    desk.deliver(run_id="run-3")
+    assert desk.row(2).state == "sent"
+    assert_once_each(desk, range(1, 4))
+
+
+def test_an_unknown_of_a_closed_window_is_looked_up_all_the_same(open_desk):
+    desk = open_desk(3, sending=ONE_PASS)
+    desk.script(TAKEN, 2)
+    desk.deliver()
+    desk.pass_time(60)
+    desk.close_window()
+    assert desk.deliver(run_id="run-2").findings == {Finding.SENT: 1}
+    assert len(sends(desk, 2)) == 1
+
+
+def test_an_unknown_to_a_suppressed_address_is_not_repeated(open_desk):
+    desk = open_desk(3, can=REPLAYS, sending=ONE_PASS)
+    desk.script(NOT_TAKEN, 2)
+    desk.deliver()
+    desk.sql(
+        "INSERT INTO suppression (tenant, address_hash, reason, since_at) "
+        "SELECT 'default', address_hash, 'opted_out', 1 FROM manifest_entry WHERE ordinal = 2"
+    )
+    desk.pass_time(60)
+    desk.deliver(run_id="run-2")
+    assert desk.row(2).state == "unknown"
+    assert desk.row(2).due_at is None
+    assert len(sends(desk, 2)) == 1
+
+
+def expire_leases(desk):
+    desk.sql("UPDATE delivery SET lease_ends = 1 WHERE lease_ends IS NOT NULL")
+
+
+def test_an_acceptance_that_comes_after_the_lease_is_recorded_and_applied(open_desk, ledger_url):
+    desk = open_desk(1, can=NEITHER, sending={"timeout_seconds": 20})
+    desk.script(Fault.HELD_AFTER_ACCEPT, 1)
+    slow = desk.deliver_meanwhile()
+    desk.sandbox.control.wait(accepted=1)
+    expire_leases(desk)
+    with migrated(ledger_url) as others:
+        assert desk.as_process(others).deliver(run_id="run-2", sender="s2").expired == 1
+    assert (desk.row(1).state, desk.row(1).hold_reason) == ("unknown", "no_evidence")
+    desk.sandbox.control.release()
+    assert slow.result().lost_claims == 1
+
+    (accepted,) = desk.sandbox.oracle().acceptances()
+    row = desk.row(1)
+    assert (row.state, row.message_id, row.hold_reason) == ("sent", accepted.message_id, None)
+    (attempt,) = desk.attempts(1)
+    assert (attempt.outcome, attempt.late_outcome) == ("expired", "accepted")
+    assert attempt.late_message_id == accepted.message_id
+
+
+def test_a_late_result_that_proves_nothing_is_recorded_and_changes_nothing(open_desk, ledger_url):
+    desk = open_desk(1, can=NEITHER, sending={"timeout_seconds": 2})
+    desk.script(Fault.TIMEOUT_AFTER_ACCEPT, 1)
+    slow = desk.deliver_meanwhile()
+    desk.sandbox.control.wait(accepted=1)
+    expire_leases(desk)
+    with migrated(ledger_url) as others:
+        desk.as_process(others).deliver(run_id="run-2", sender="s2")
+    before = desk.row(1)
+    assert slow.result().lost_claims == 1
+    assert desk.row(1) == before
+    (attempt,) = desk.attempts(1)
+    assert (attempt.outcome, attempt.late_outcome) == ("expired", "ambiguous")
+
+
+def test_a_live_lease_of_another_sender_is_never_taken_and_the_run_says_it_waits(open_desk, ledger_url):
+    """DUP-14."""
+    desk = open_desk(2, can=REPLAYS, sending={"timeout_seconds": 20})
+    desk.script(Fault.HELD_AFTER_ACCEPT, 1)
+    slow = desk.deliver_meanwhile()
+    desk.sandbox.control.wait(accepted=2)
+    with migrated(ledger_url) as others:
+        other = desk.as_process(others).deliver_meanwhile(run_id="run-2", sender="s2")
+        desk.sandbox.control.release()
+        assert other.result().accepted + slow.result().accepted == 2
+    assert len(sends(desk, 1)) == 1
+    assert_once_each(desk, range(1, 3))
