@@ -3,6 +3,7 @@
 #   make demo    send the sample customers their digests, twice, and show the ledger
 #   make test    all tests, on SQLite and on PostgreSQL
 #   make lint    style, types and import contracts
+#   make docs    write the pages that are drawn from the code
 #   make lock    write requirements*.txt anew from pyproject.toml (UPGRADE=1 takes newer versions)
 #   make clean   remove everything that these targets made
 
@@ -13,7 +14,7 @@ PIP = PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1 $(BIN)/python -m pip
 # Each worker starts a PostgreSQL of its own; a file's tests stay together for the sake of shared fixtures.
 PYTEST_ARGS = -n logical --dist loadscope
 
-.PHONY: demo test lint style types contracts validate lock clean
+.PHONY: demo test lint style types contracts validate docs lock clean
 
 demo: $(VENV)/.runtime
 	$(BIN)/digest demo
@@ -32,6 +33,9 @@ types: $(VENV)/.dev
 
 contracts: $(VENV)/.dev
 	$(BIN)/lint-imports
+
+docs: $(VENV)/.runtime
+	$(BIN)/python docs/generate.py
 
 # An instance of its own: validating must not depend on, or write into, the developer's.
 validate: $(VENV)/.runtime
@@ -83,5 +87,5 @@ lock: $(VENV)/.dev
 	done
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info .dagster_state .demo .digest .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) build dist *.egg-info .dagster_state .digest .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -47,6 +47,12 @@ class _Plan:
 _plan = _Plan(os.environ.get("DIGEST_FAULT"))
 
 
+def arm(text: str | None) -> None:
+    """Plan another fault, or none: for a process that was forked from one that runs already."""
+    global _plan
+    _plan = _Plan(text)
+
+
 def reach(point: Point) -> None:
     """Mark that the code has come to ``point``; does what the environment asked for, if anything."""
     if _plan.point is not point:

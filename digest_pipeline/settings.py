@@ -36,12 +36,12 @@ class Settings:
     @classmethod
     def from_environment(cls) -> Settings:
         """Return the settings of this process."""
-        home = Path(os.environ.get("DIGEST_HOME", ".digest")).absolute()
+        home = Path(os.environ.get("DIGEST_HOME") or ".digest").absolute()
         return cls(
             home=home,
             ledger_url=os.environ.get("DIGEST_LEDGER_URL") or f"sqlite:///{home / 'ledger.db'}",
             specs=Path(os.environ.get("DIGEST_SPECS") or DEMO_SPECS),
-            environment=os.environ.get("DIGEST_ENVIRONMENT", "local"),
+            environment=os.environ.get("DIGEST_ENVIRONMENT") or "local",
             reports=Path(os.environ.get("DIGEST_REPORTS") or home / "reports").absolute(),
         )
 

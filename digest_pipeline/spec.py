@@ -9,6 +9,7 @@ setting is either a plain value or ``{env: NAME, default: value}``.
 from __future__ import annotations
 
 import difflib
+import math
 import os
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -55,7 +56,7 @@ class EnvSetting(_Strict):
 class Query(_Strict):
     """SQL against the customer database, with bound ``:period_start`` and ``:period_end`` (dates)."""
 
-    sql: str = Field(min_length=1)
+    sql: str = Field(min_length=1, description="or sql_file: a path")
 
     @model_validator(mode="after")
     def _binds_the_period(self) -> Self:
@@ -77,18 +78,21 @@ class ContentSource(Query):
     customers at a time, as a sub-query filtered by ``customer_id``.
     """
 
-    template: Path
+    template: Path = Field(description="folder of subject.txt.j2, body.txt.j2 and body.html.j2")
+    dated_by: str = Field("", description="column that dates a row: outside the period, nothing is sealed")
     sender: str = Field(description="the From header: Name <address>")
-    reply_to: str = ""
-    list_id: str = ""
-    unsubscribe_url: str = ""
+    reply_to: str = Field("", description="the Reply-To header")
+    list_id: str = Field("", description="the List-Id header")
+    unsubscribe_url: str = Field("", description="for List-Unsubscribe; may hold {operation_key}")
 
 
 class GatewayChoice(_Strict):
     """Which gateway sends, and its settings, by name; secrets only through the environment."""
 
-    kind: str
-    settings: dict[str, EnvSetting | str] = {}
+    kind: str = Field(description="one that `digest gateways` lists")
+    settings: dict[str, EnvSetting | str] = Field(
+        {}, description="name: value, or name: {env: NAME, default: value}"
+    )
 
     def resolved(self) -> dict[str, str]:
         """Return the settings with their values. Raises SpecError for an unset variable."""
@@ -101,8 +105,19 @@ class GatewayChoice(_Strict):
 class Rate(_Strict):
     """The send budget of the provider account: at most ``per_second`` x w + ``burst`` in w seconds."""
 
-    per_second: float = Field(gt=0, le=100_000)
-    burst: int = Field(ge=1, le=100_000)
+    per_second: float = Field(gt=0, le=100_000, description="below the provider's contract")
+    burst: int = Field(ge=1, le=100_000, description="requests at once; at least 1 + a quarter of the rate")
+
+    @model_validator(mode="after")
+    def _burst_covers_the_slack(self) -> Self:
+        # A permit may be used a quarter of a second late; arrivals can bunch up by that much.
+        least = 1 + math.ceil(self.per_second / 4)
+        if self.burst < least:
+            raise ValueError(
+                f"burst ({self.burst}) must be at least {least} for {self.per_second:g} a second: requests "
+                "may start a quarter of a second late, and the promise to the provider covers that"
+            )
+        return self
 
 
 class Sending(_Strict):
@@ -111,8 +126,8 @@ class Sending(_Strict):
     senders: int = Field(1, ge=1, le=64, description="ops that send; more than one needs other machines")
     lanes: int = Field(2, ge=1, le=32, description="claim-send-settle loops in a sender")
     concurrency: int = Field(50, ge=1, le=2000, description="provider calls under way in a sender")
-    timeout_seconds: float = Field(30, gt=0, le=600)
-    lease_seconds: float = Field(180, gt=0, le=7200)
+    timeout_seconds: float = Field(30, gt=0, le=600, description="of one provider call")
+    lease_seconds: float = Field(180, gt=0, le=7200, description="after it, a claim counts as unknown")
     in_run_wait_seconds: float = Field(60, ge=0, le=3600, description="longest wait inside a run")
     run_limit_seconds: float = Field(18_000, gt=0, description="lanes stop claiming before it")
 
@@ -129,11 +144,11 @@ class Sending(_Strict):
 class Retry(_Strict):
     """The bounds of trying again: by count and by age, whichever comes first."""
 
-    base_seconds: float = Field(30, gt=0)
-    cap_seconds: float = Field(1800, gt=0)
+    base_seconds: float = Field(30, gt=0, description="first wait; it doubles")
+    cap_seconds: float = Field(1800, gt=0, description="longest wait")
     max_attempts: int = Field(8, ge=1, le=100)
-    max_age_hours: float = Field(48, gt=0)
-    connect_failures_to_halt: int = Field(10, ge=1)
+    max_age_hours: float = Field(48, gt=0, description="counted from the first attempt")
+    connect_failures_to_halt: int = Field(10, ge=1, description="in a row, in one sender")
 
 
 class DeliveryWindow(_Strict):
@@ -155,8 +170,8 @@ class LatePolicy(_Strict):
     A permission given here is written to the ledger as an audited action like one given by hand.
     """
 
-    allow: bool = False
-    reason: str = ""
+    allow: bool = Field(False, description="send periods whose window has closed")
+    reason: str = Field("", description="for the audit trail; needed with allow")
     hours: float = Field(24, gt=0, description="how long the permission lasts")
 
     @model_validator(mode="after")
@@ -172,8 +187,10 @@ class Cleanup(_Strict):
     Without ``delay_hours`` they stay until the delivery window has closed.
     """
 
-    proof: Literal[Proof.ACCEPTED, Proof.DELIVERED] = Proof.ACCEPTED
-    delay_hours: float | None = Field(None, ge=0)
+    proof: Literal[Proof.ACCEPTED, Proof.DELIVERED] = Field(
+        Proof.ACCEPTED, description="delivered needs a gateway that can say so"
+    )
+    delay_hours: float | None = Field(None, ge=0, description="after the send; none: when the window closes")
 
 
 class Retention(_Strict):
@@ -189,7 +206,13 @@ class Retention(_Strict):
 class Objective(_Strict):
     """The promise to customers: the share with one digest inside the window."""
 
-    coverage: float = Field(0.99, ge=0, le=1)
+    coverage: float = Field(0.99, ge=0, le=1, description="of those who had something to be told")
+
+
+class Replay(_Strict):
+    """How far one person may go with dead letters."""
+
+    approve_above: int = Field(100, ge=0, description="more keys than this need somebody else's approval")
 
 
 class Tenants(_Strict):
@@ -201,15 +224,15 @@ class Tenants(_Strict):
 class Digest(_Strict):
     """One configured mailing."""
 
-    name: str = Field(pattern=r"^[a-z][a-z0-9_]{0,62}$")
-    title: str = ""
-    cadence: Cadence
-    time_zone: TimeZoneName
-    send_hour: int = Field(7, ge=0, le=23)
-    first_period: str
-    last_period: str | None = None
+    name: str = Field(pattern=r"^[a-z][a-z0-9_]{0,62}$", description="part of every key: never change it")
+    title: str = Field("", description="what readers see; the name without one")
+    cadence: Cadence = Field(description="weekly (ISO weeks) or daily")
+    time_zone: TimeZoneName = Field(description="IANA name; periods run from midnight to midnight there")
+    send_hour: int = Field(7, ge=0, le=23, description="when the schedule ticks, in that time zone")
+    first_period: str = Field(description="2026-W42, or a date")
+    last_period: str | None = Field(None, description="for a digest that ends")
     tenants: Tenants = Tenants()
-    source: EnvSetting
+    source: EnvSetting = Field(description="{env: NAME}: SQLAlchemy URL of the customer database")
     customers: Query
     content: ContentSource
     gateway: GatewayChoice
@@ -221,15 +244,20 @@ class Digest(_Strict):
     cleanup: Cleanup = Cleanup()
     retention: Retention = Retention()
     objective: Objective = Objective()
-    shared_address: Literal["separate", "merge"] = "separate"
+    replay: Replay = Replay()
+    shared_address: Literal["separate", "merge"] = Field(
+        "separate", description="merge: of customers with one address only the first is sent to"
+    )
 
     @model_validator(mode="after")
     def _periods_exist(self) -> Self:
-        try:
-            first = parse_period(self.first_period, self.cadence, self.time_zone)
-            last = parse_period(self.last_period or self.first_period, self.cadence, self.time_zone)
-        except PeriodError as error:
-            raise ValueError(str(error)) from error
+        ends = []
+        for field in ("first_period", "last_period"):
+            try:
+                ends.append(parse_period(getattr(self, field) or self.first_period, self.cadence, self.time_zone))
+            except PeriodError as error:
+                raise ValueError(f"{field}: {error}") from error
+        first, last = ends
         if last.first_day < first.first_day:
             raise ValueError(f"last_period {last.label} is before first_period {first.label}")
         return self
@@ -285,4 +313,3 @@ class Digest(_Strict):
     def single_tenant(self) -> str | None:
         """The one tenant, or None when the source names them."""
         return DEFAULT_TENANT if self.tenants.mode == "single" else None
-

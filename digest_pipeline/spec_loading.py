@@ -92,7 +92,7 @@ def _merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
 
 def _explain(error: Any) -> str:
     path = [str(part) for part in error["loc"]]
-    field = ".".join(path) or "(whole file)"
+    field = ".".join(path)
     message = error["msg"].removeprefix("Value error, ")
     if error["type"] == "extra_forbidden":
         near = difflib.get_close_matches(path[-1], _fields_at(path[:-1]), n=1)
@@ -100,7 +100,7 @@ def _explain(error: Any) -> str:
         return f"{field}: no such field{hint}"
     if error["type"] == "missing":
         return f"{field}: is required"
-    return f"{field}: {message}"
+    return f"{field}: {message}" if field else message  # a rule about several fields names them
 
 
 def _fields_at(path: list[str]) -> list[str]:

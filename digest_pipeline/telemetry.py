@@ -58,6 +58,11 @@ def late_result(tokens: int, accepted: int) -> None:
     _log.error("late_result", tokens=tokens, accepted=accepted)
 
 
+def result_refused(key: str, token: int) -> None:
+    """The ledger refuses to store how an attempt ended; its delivery becomes unknown with its lease."""
+    _log.error("result_refused", key=key, token=token)
+
+
 def ledger_write_again(error_class: str) -> None:
     """A write met a lost connection, a deadlock or a busy file, and is tried again."""
     _log.warning("ledger_write_again", error_class=error_class)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,7 +16,7 @@ from digest_pipeline.installation import find_period
 from digest_pipeline.lab.sandbox.process import SandboxProcess
 from digest_pipeline.lab.sandbox.settings import SandboxSettings
 from digest_pipeline.periods import Period
-from digest_pipeline.settings import Settings
+from digest_pipeline.settings import DEMO_SPECS, Settings
 from digest_pipeline.spec import Digest
 
 Command = Callable[..., Any]
@@ -39,6 +40,14 @@ def chosen(digest_name: str, label: str) -> tuple[Settings, Digest, Period]:
     settings = Settings.from_environment()
     digest, period = find_period(settings, digest_name, label)
     return settings, digest, period
+
+
+def need_source(settings: Settings) -> None:
+    """Make the demo's customer database where everything is the demo's, as the main help promises."""
+    from digest_pipeline.demo.play import prepare_source
+
+    if settings.specs == DEMO_SPECS and "DIGEST_SOURCE_URL" not in os.environ:
+        prepare_source(settings)
 
 
 @contextmanager

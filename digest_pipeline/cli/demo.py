@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import click
+from rich.markup import escape
 
 from digest_pipeline.cli.output import json_option, say, show
 from digest_pipeline.settings import Settings
@@ -31,7 +32,7 @@ def demo(label: str, faults: str, seed: int, as_json: bool) -> None:
 
     def tell(text: str) -> None:
         if not as_json:
-            say.print(f"[dim]{text}[/]")
+            say.print(f"[dim]{escape(text)}[/]")
 
     played = play(home, label, harsh=harsh, seed=seed, watch=period_progress, say=tell)
     found = played.as_json()
@@ -61,7 +62,7 @@ def demo(label: str, faults: str, seed: int, as_json: bool) -> None:
         )
         for check in played.checks.checks:
             if not check.passed:
-                say.print(f"check {check.name}: {check.description}")
+                say.print(f"check {check.name}: {escape(check.description)}")
         if harsh and played.missed_faults:
             say.print(f"[red]faults that were not hit:[/] {', '.join(played.missed_faults)}")
     good = played.judgement.agrees and not played.missed_faults

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from digest_pipeline.cli.common import chosen, digest_option, period_options, sandbox_for
+from digest_pipeline.cli.common import chosen, digest_option, need_source, period_options, sandbox_for
 from digest_pipeline.cli.output import json_option, results, say, show, show_rows
 from digest_pipeline.content.message import Message
 from digest_pipeline.content.mime import to_mime
@@ -109,6 +109,7 @@ def trace(key: str, as_json: bool) -> None:
 def preview(digest_name: str, label: str, customer_id: str, out: Path | None, as_json: bool) -> None:
     """The mail of one customer, frozen or as it would be frozen now. Sends and writes nothing to the ledger."""
     settings, digest, period = chosen(digest_name, label)
+    need_source(settings)
     with open_ledger(settings) as ledger, open_source(settings, digest) as source:
         found = preview_message(ledger, source, digest, period, customer_id)
     facts: dict[str, Any] = {"operation_key": found.operation_key, "frozen": found.frozen, "state": found.state}

@@ -6,6 +6,8 @@ import os
 import sys
 
 import click
+from rich.markup import escape
+from sqlalchemy.exc import DBAPIError
 
 from digest_pipeline.cli.output import EXIT_CODES, say
 from digest_pipeline.errors import DigestError
@@ -31,7 +33,7 @@ def cli(log_level: str) -> None:
 
 
 def _add_commands() -> None:
-    from digest_pipeline.cli import inspect, operate, serve
+    from digest_pipeline.cli import decide, inspect, operate, serve
     from digest_pipeline.cli.demo import demo
     from digest_pipeline.lab.bench.command import bench
 
@@ -42,6 +44,10 @@ def _add_commands() -> None:
         operate.db,
         operate.run,
         operate.check,
+        decide.dead_letters,
+        decide.replay,
+        decide.unknowns,
+        decide.resolve,
         inspect.status,
         inspect.trace,
         inspect.preview,
@@ -68,6 +74,14 @@ def main() -> None:
         say.print("stopped")
         sys.exit(130)
     except DigestError as error:
-        say.print(f"[bold red]error:[/] {error}", markup=True)
+        say.print(f"[bold red]error:[/] {escape(str(error))}")
         sys.exit(error.exit_code)
+    except DBAPIError as error:
+        # Its class and SQLSTATE only: the driver's text can quote values.
+        state = getattr(error.orig, "sqlstate", None)
+        known = type(error.orig).__name__ + (f", SQLSTATE {state}" if state else "")
+        say.print(
+            f"[bold red]error:[/] the ledger cannot be used ({known}); is the server up, and DIGEST_LEDGER_URL right?"
+        )
+        sys.exit(1)
     sys.exit(code if isinstance(code, int) else 0)

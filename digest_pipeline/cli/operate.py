@@ -5,8 +5,9 @@ from __future__ import annotations
 import getpass
 
 import click
+from rich.markup import escape
 
-from digest_pipeline.cli.common import chosen, period_options, sandbox_for
+from digest_pipeline.cli.common import chosen, need_source, period_options, sandbox_for
 from digest_pipeline.cli.output import json_option, say, show, show_rows
 from digest_pipeline.cli.progress import period_progress
 from digest_pipeline.installation import open_ledger
@@ -26,6 +27,8 @@ def upgrade(as_json: bool) -> None:
     """Bring the ledger to this build's schema, or make it. Safe to repeat and to run twice at once."""
     settings = Settings.from_environment()
     with Ledger(settings.ledger_url) as ledger:
+        with ledger.read():
+            pass  # fails at once where a migration would wait for a server to come back
         version = migrate.upgrade(ledger, settings.environment)
         show("ledger", {"ledger": ledger.describe(), "schema": version}, as_json)
 
@@ -60,6 +63,7 @@ def run(digest_name: str, label: str, allow_late: str, by: str | None, as_json: 
 
     settings, digest, period = chosen(digest_name, label)
     with open_ledger(settings) as ledger, sandbox_for(settings, digest):
+        need_source(settings)
         use_instance(settings.home)
         with period_progress(ledger, digest, period):
             outcome = run_period(digest, period, late_reason=allow_late, by=by or getpass.getuser())
@@ -83,7 +87,7 @@ def run(digest_name: str, label: str, allow_late: str, by: str | None, as_json: 
     }
     show(f"{digest.name} {period.label}", facts, as_json)
     for check in failed:
-        say.print(f"[red]check failed:[/] {check.asset} {check.name}: {check.description}")
+        say.print(f"[red]check failed:[/] {check.asset} {check.name}: {escape(check.description)}")
     if "window_closed" in summary.held:
         say.print(
             f"{summary.held['window_closed']} are held: the delivery window of {period.label} has closed. "
@@ -123,6 +127,6 @@ def check(digest_name: str, label: str, as_json: bool) -> None:
     else:
         show_rows(f"checks of {digest.name} {period.label}", rows)
         for error in outcome.errors:
-            say.print(f"[red]{error}[/]")
+            say.print(f"[red]{escape(error)}[/]")
     if not outcome.succeeded or any(check.is_failure for check in outcome.checks):
         raise SystemExit(1)

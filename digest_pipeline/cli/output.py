@@ -8,9 +8,11 @@ from typing import Any
 
 import click
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
-say = Console(stderr=True, highlight=False)
+# Soft: a line that a program reads, or a person searches for, must not be broken at 80 characters.
+say = Console(stderr=True, highlight=False, soft_wrap=True)
 results = Console(highlight=False, soft_wrap=True)
 
 EXIT_CODES = """\b
@@ -28,7 +30,7 @@ def show(title: str, rows: Mapping[str, Any], as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(rows, default=str))
         return
-    table = Table(title=title, show_header=False, title_justify="left")
+    table = Table(title=escape(title), show_header=False, title_justify="left")
     table.add_column(style="bold")
     table.add_column(overflow="fold")
     for name, value in rows.items():
@@ -41,7 +43,7 @@ def show_rows(title: str, rows: Iterable[Mapping[str, Any]]) -> None:
     listed = list(rows)
     if not listed:
         return
-    table = Table(title=title, title_justify="left")
+    table = Table(title=escape(title), title_justify="left")
     for name in listed[0]:
         table.add_column(name.replace("_", " "), overflow="fold")
     for row in listed:
@@ -64,4 +66,5 @@ def _plain(value: Any) -> str:
         case list() | tuple():
             return ", ".join(_plain(one) for one in value) or "-"
         case _:
-            return str(value)
+            # Rich would take "[sale]" in a subject for a style, and drop it.
+            return escape(str(value))

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import os
+import signal
 import subprocess
 import sys
 from contextlib import ExitStack
 
 import click
 
-from digest_pipeline.cli.common import sandbox_for
+from digest_pipeline.cli.common import need_source, sandbox_for
 from digest_pipeline.cli.output import say
 from digest_pipeline.lab.sandbox.command import serve_command
 from digest_pipeline.ledger import migrate
 from digest_pipeline.ledger.engine import Ledger
-from digest_pipeline.settings import DEMO_SPECS, Settings
+from digest_pipeline.settings import Settings
 
 
 @click.command()
@@ -31,21 +31,26 @@ def dev(port: int, host: str) -> None:
     digests = settings.digests()
     with Ledger(settings.ledger_url) as ledger:
         migrate.upgrade(ledger, settings.environment)
-    if settings.specs == DEMO_SPECS:
-        from digest_pipeline.demo.play import prepare_source
-
-        prepare_source(settings)
+    need_source(settings)
     use_instance(settings.home)
     with ExitStack() as stack:
         for digest in digests.values():
             stack.enter_context(sandbox_for(settings, digest))
         say.print(f"Dagster UI: http://{host}:{port}  (Ctrl-C ends it)")
         command = [sys.executable, "-m", "dagster", "dev", "-m", "digest_pipeline.definitions"]
+        raise SystemExit(_until_told([*command, "--host", host, "--port", str(port)]))
+
+
+def _until_told(command: list[str]) -> int:
+    """Run a command until it ends or we are told to; never leaves it behind."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    with subprocess.Popen(command) as process:
         try:
-            code = subprocess.run([*command, "--host", host, "--port", str(port)], env=os.environ, check=False)
+            return process.wait()
         except KeyboardInterrupt:
-            return
-    raise SystemExit(code.returncode)
+            return 0
+        finally:
+            process.terminate()
 
 
 @click.group()

@@ -23,6 +23,9 @@ from digest_pipeline.reconciliation.invariants import SHOWN, Invariant, Verdict
 from digest_pipeline.reconciliation.publish import ask
 from digest_pipeline.spec import Digest
 
+UNANSWERED = "provider_unanswered"
+"""Keys that the provider gave no readable answer about: a warning, since nothing was found to be wrong."""
+
 
 @dataclass(frozen=True, slots=True)
 class Check:
@@ -99,13 +102,18 @@ def _ask_provider(installation: Installation, digest: Digest, period: Period) ->
         keys,
         "the provider lists more than one message for these keys",
         f"digest trace {keys[0]}" if keys else "",
-        (("provider_asked", found.asked),),
+        (
+            ("provider_asked", found.asked),
+            (UNANSWERED, len(found.unanswered)),
+            *((("provider_not_asked", found.reason),) if found.reason else ()),
+        ),
     )
 
 
 def _result(own: Verdict, elsewhere: int) -> dg.AssetCheckResult:
     metadata: dict[str, Any] = {"violations": own.violations, "violations_in_other_periods": elsewhere}
     metadata.update(dict(own.facts))
+    unanswered = int(metadata.get(UNANSWERED, 0))
     description = "holds"
     if not own.holds:
         metadata["keys"] = dg.MetadataValue.json(list(own.keys))
@@ -113,11 +121,11 @@ def _result(own: Verdict, elsewhere: int) -> dg.AssetCheckResult:
         description = f"{own.violations}: {own.why}. Next: {own.next_command}"
     elif elsewhere:
         description = f"holds for this period; {elsewhere} violations in other periods"
+    elif unanswered:
+        description = f"holds as far as the ledger tells; {unanswered} keys could not be asked about"
     return dg.AssetCheckResult(
-        passed=own.holds and elsewhere == 0,
+        passed=own.holds and elsewhere == 0 and not unanswered,
         severity=dg.AssetCheckSeverity.WARN if own.holds else dg.AssetCheckSeverity.ERROR,
         description=description,
         metadata=metadata,
     )
-
-

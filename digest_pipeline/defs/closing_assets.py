@@ -36,7 +36,7 @@ def reconciliation_report(digest: Digest) -> dg.AssetsDefinition:
     )
     def reconciliation_report(context: dg.AssetExecutionContext, installation: Installation) -> Any:
         period = period_of_run(context, digest)
-        plan = send_plan(installation, digest, period, context.run_id, "report")
+        plan = send_plan(installation, digest, period, context.run.run_id, "report")
         report = publish_report(installation.ledger, plan, period, installation.settings.reports)
         return dg.MaterializeResult(
             metadata={
@@ -71,7 +71,7 @@ def cleaned_digest_rows(digest: Digest) -> dg.AssetsDefinition:
         ledger = installation.ledger
         with ledger.read() as conn:
             ids = reads.manifest_ids(conn, digest.name, period.label)
-        cleaned = clean(ledger, digest, ids, context.run_id)
+        cleaned = clean(ledger, digest, ids, context.run.run_id)
         by_rule = apply_retention(ledger, digest, ids)
         with ledger.read() as conn:
             states = reads.summarise(conn, ids).states

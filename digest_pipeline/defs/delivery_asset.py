@@ -70,7 +70,7 @@ def _plan_op(digest: Digest) -> dg.OpDefinition:
         context: dg.OpExecutionContext, config: DeliveryConfig, installation: Installation
     ) -> None:
         period = period_of_run(context, digest)
-        plan = send_plan(installation, digest, period, context.run_id, "plan")
+        plan = send_plan(installation, digest, period, context.run.run_id, "plan")
         ledger = installation.ledger
         with ledger.read() as conn:
             migrate.require_same_environment(conn, installation.settings.environment)
@@ -107,7 +107,7 @@ def _send_op(digest: Digest) -> dg.OpDefinition:
     )
     def send_batches(context: dg.OpExecutionContext, installation: Installation) -> None:
         period = period_of_run(context, digest)
-        plan = send_plan(installation, digest, period, context.run_id, context.op_handle.name)
+        plan = send_plan(installation, digest, period, context.run.run_id, context.op_handle.name)
         done = delivery.deliver(installation.ledger, plan)
         rate = done.accepted / done.seconds if done.seconds else 0.0
         context.log.info(
@@ -133,8 +133,8 @@ def _collect_op(digest: Digest) -> dg.OpDefinition:
     )
     def collect_outcomes(context: dg.OpExecutionContext, installation: Installation) -> None:
         period = period_of_run(context, digest)
-        plan = send_plan(installation, digest, period, context.run_id, "collect")
-        metadata = outcome_metadata(installation, plan, context.run_id)
+        plan = send_plan(installation, digest, period, context.run.run_id, "collect")
+        metadata = outcome_metadata(installation, plan, context.run.run_id)
         with installation.ledger.read() as conn:
             gate = gates.read(conn, plan.gate)
         if gate is not None and gate.halt_reason is not None and metadata["waiting"]:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import dagster as dg
 
 from digest_pipeline.defs.names import ASSETS, asset_key, checks_job_name, job_name, period_tag
-from digest_pipeline.defs.partitions import partitions_of
 from digest_pipeline.periods import Cadence, last_ended
 from digest_pipeline.spec import Digest
 
@@ -22,7 +21,6 @@ def period_job(digest: Digest) -> UnresolvedAssetJobDefinition:
     return dg.define_asset_job(
         job_name(digest),
         selection=dg.AssetSelection.assets(*(asset_key(digest, name) for name in ASSETS)),
-        partitions_def=partitions_of(digest),
         description=f"One {digest.cadence} period of {digest.name}: freeze, send, reconcile, clean, check.",
         # After a crash of the run's process the whole run starts again: every step is safe to repeat.
         tags={"dagster/retry_strategy": "ALL_STEPS"},

@@ -3,6 +3,7 @@
 # No `from __future__ import annotations` here: Dagster reads the types of decorated functions.
 
 import dagster as dg
+import structlog
 from pydantic import PrivateAttr
 
 from digest_pipeline.eligibility.source import Source
@@ -11,6 +12,7 @@ from digest_pipeline.installation import make_gateway, open_ledger, open_source
 from digest_pipeline.ledger.engine import Ledger
 from digest_pipeline.settings import Settings
 from digest_pipeline.spec import Digest
+from digest_pipeline.telemetry import configure_logging
 
 
 class Installation(dg.ConfigurableResource):  # type: ignore[type-arg]
@@ -24,6 +26,9 @@ class Installation(dg.ConfigurableResource):  # type: ignore[type-arg]
 
     def setup_for_execution(self, context: dg.InitResourceContext) -> None:
         """Open the ledger; fails the run with a clear error when it is not at this build's schema."""
+        if not structlog.is_configured():
+            # A run worker of Dagster's: unconfigured, structlog prints a line per attempt to the step's log.
+            configure_logging("INFO")
         self._settings = Settings.from_environment()
         self._ledger = open_ledger(self._settings)
 

@@ -27,6 +27,8 @@ storage:
     base_dir: {folder}
 telemetry:
   enabled: false
+nux:
+  enabled: false
 """
 
 

@@ -33,7 +33,7 @@ def eligible_customers(digest: Digest) -> dg.AssetsDefinition:
     def eligible_customers(context: dg.AssetExecutionContext, installation: Installation) -> Any:
         period = period_of_run(context, digest)
         with installation.source(digest) as source:
-            frozen = freeze(installation.ledger, source, digest, period, context.run_id)
+            frozen = freeze(installation.ledger, source, digest, period, context.run.run_id)
         if frozen.entries == 0:
             context.log.warning(
                 "%s %s: no customer is eligible; an empty manifest is sealed", digest.name, period.label
@@ -79,7 +79,7 @@ def digest_rows(digest: Digest) -> dg.AssetsDefinition:
         with installation.ledger.read() as conn:
             ids = reads.manifest_ids(conn, digest.name, period.label)
         with installation.source(digest) as source:
-            report = compose(installation.ledger, source, digest, period, ids, context.run_id)
+            report = compose(installation.ledger, source, digest, period, ids, context.run.run_id)
         return dg.MaterializeResult(
             metadata={
                 "composed": report.composed,

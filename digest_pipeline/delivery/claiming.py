@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -16,6 +17,9 @@ from digest_pipeline.ledger.claims import Batch, Claimed
 
 HORIZON = 400_000
 """Microseconds ahead for which permits are taken: long enough to keep a sender busy over a claim."""
+
+LOOK_FOR_UNKNOWN = 0.5
+"""Seconds between searches for unknown rows that may be sent again, while others are due."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +57,9 @@ class Turns:
     manifest_ids: Sequence[int]
     cursors: dict[int, tuple[int, int]] = field(default_factory=dict)
     first: int = 0
+    looked: dict[int, float] = field(default_factory=dict)
+    """When each manifest was searched for unknown rows."""
+    skipped: bool = False
 
     def order(self) -> list[int]:
         """Return the manifests, another one first each time."""
@@ -62,9 +69,20 @@ class Turns:
 
     def rewind(self) -> bool:
         """Forget the places; returns whether there were any."""
-        had = bool(self.cursors)
+        had = bool(self.cursors) or self.skipped
         self.cursors.clear()
+        self.looked.clear()
+        self.skipped = False
         return had
+
+    def time_for_unknown(self, manifest_id: int) -> bool:
+        """Whether to search for unknown rows now: nearly always there are none, and it is a query."""
+        now = time.monotonic()
+        if now - self.looked.get(manifest_id, -math.inf) < LOOK_FOR_UNKNOWN:
+            self.skipped = True
+            return False
+        self.looked[manifest_id] = now
+        return True
 
 
 def claim(
@@ -100,6 +118,22 @@ def claim(
     return taken
 
 
+def renew(conn: Connection, plan: SendPlan, wanted: int, lead: float) -> list[float]:
+    """Take new permits for claimed rows that waited too long for theirs; return when they start.
+
+    Those they had stay charged, so the gate lets through less than it could and never more. Fewer
+    than wanted, or none, come from a gate that is closed, halted or used up.
+    """
+    now, locked = gates.lock(conn, [plan.gate])
+    read_at = time.monotonic()
+    gate = locked[plan.gate]
+    grant = rate_gate.grant(gate, now + int(lead * MICROS), wanted, HORIZON)
+    if grant.probe or not grant.starts:
+        return []
+    gates.save(conn, rate_gate.charge(gate, grant.starts, now))
+    return [read_at + (start - now) / MICROS for start in grant.starts]
+
+
 def _claim_in(
     conn: Connection, plan: SendPlan, turns: Turns, manifest_id: int, limit: int
 ) -> list[Batch]:
@@ -107,7 +141,7 @@ def _claim_in(
         return []
     batches: list[Batch] = []
     lifetime = plan.resend_lifetime
-    if lifetime is not None:
+    if lifetime is not None and turns.time_for_unknown(manifest_id):
         batches.append(claims.claim_unknown(conn, manifest_id, limit, plan.claimer, lifetime))
         limit -= len(batches[0].claimed)
     if limit > 0:

@@ -12,7 +12,7 @@ import random
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from digest_pipeline import faults
@@ -67,6 +67,9 @@ class Sender:
         self._claimed: asyncio.Queue[Permitted | None] = asyncio.Queue()
         self._results: asyncio.Queue[Result | None] = asyncio.Queue()
         self._threads = ThreadPoolExecutor(plan.digest.sending.lanes + 2, thread_name_prefix="ledger")
+        self._late = 0
+        self._renewal: asyncio.Task[list[float]]
+        self._evidence = plan.evidence
         self._gate_calls: list[asyncio.Future[None]] = []
         self._closed_until = 0.0
         self._connect_failures = 0
@@ -92,8 +95,9 @@ class Sender:
                         self._claimed.put_nowait(None)
                 self._results.put_nowait(None)
             await asyncio.gather(*self._gate_calls)
-        except* Exception as failures:
-            raise failures.exceptions[0] from failures
+        except BaseExceptionGroup as failures:
+            # Not `except*`: what that raises comes out as a group again, which no caller expects.
+            raise _first(failures) from failures
         finally:
             self._threads.shutdown()
         return self.tally
@@ -144,13 +148,34 @@ class Sender:
             if early > 0:
                 await asyncio.sleep(early)
             self.pace.begun(-early)
-            await self._send(row)
+            await self._send(await self._with_good_permit(row))
+
+    async def _with_good_permit(self, row: Permitted) -> Permitted:
+        """Exchange a permit that got old while the row waited: cheaper than releasing the claim."""
+        while row.start + SLACK < time.monotonic() < row.fence:
+            if self._late == 0:
+                self._renewal = asyncio.create_task(self._renew())
+            place, renewal = self._late, self._renewal
+            self._late += 1
+            starts = await renewal
+            if place >= len(starts):
+                break
+            row = replace(row, start=starts[place])
+            await asyncio.sleep(max(0.0, row.start - time.monotonic()))
+        return row
+
+    async def _renew(self) -> list[float]:
+        wanted, self._late = self._late, 0
+        return await self._in_ledger(
+            self.ledger.transact, lambda conn: claiming.renew(conn, self.plan, wanted, self.pace.lead)
+        )
 
     async def _send(self, row: Permitted) -> None:
         began, outcome = time.monotonic(), None
         try:
             outcome = await self._call(row)
-            if row.probe and isinstance(outcome, Accepted):
+            if row.probe and isinstance(outcome, Accepted | Refused | Throttled):
+                # A verdict about a message, or about speed, means that the account works again.
                 await self._in_ledger(gate_keeping.reopen_gate, self.ledger, self.plan.gate)
             self._results.put_nowait(Result(row.claimed, outcome, self._judge(row.claimed, outcome)))
         finally:
@@ -193,7 +218,7 @@ class Sender:
             ambiguous=claimed.is_ambiguous,
             budget=Budget(claimed.attempts, (claimed.claimed_at - since) / 1_000_000),
             policy=self.plan.digest.retry,
-            evidence=self.plan.evidence,
+            evidence=self._evidence,
             random=random.random(),
         )
 
@@ -247,3 +272,10 @@ class Sender:
 
     async def _in_ledger(self, work: Callable[..., T], *args: object) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, work, *args)
+
+
+def _first(error: BaseException) -> BaseException:
+    """Return the first error that is no group."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error

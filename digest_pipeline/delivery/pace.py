@@ -10,8 +10,11 @@ from digest_pipeline import telemetry
 AHEAD = 0.1
 """Seconds of work that are claimed before a slot is free for it, while calls are short."""
 
+MOST_AHEAD = 4
+"""Times the concurrency: what is never exceeded by what waits for a slot."""
+
 FIRST_BITE = 64
-LEAST_BITE = 8
+LEAST_BITE = 16
 _PROGRESS_EVERY = 5.0
 _MOMENT = 0.1
 
@@ -94,16 +97,16 @@ class Pace:
 
     def _ahead_seconds(self) -> float:
         # All calls may end at the same moment, so a row may wait for half a call or more.
-        return max(0.0, AHEAD - self._call_seconds / 2)
+        return max(0.0, AHEAD + self.lead - self._call_seconds / 2)
 
     def _ahead(self) -> int:
         if self._call_seconds <= 0:
             return 0
-        return int(self.concurrency * min(4.0, self._ahead_seconds() / self._call_seconds))
+        return int(self.concurrency * min(MOST_AHEAD, self._ahead_seconds() / self._call_seconds))
 
     def _adapt(self) -> None:
         if self._latest > self._patience / 2:
             self._bite = max(LEAST_BITE, self._bite // 2)
         else:
-            self._bite += self._bite // 4
+            self._bite = min(self._bite + self._bite // 4, max(FIRST_BITE, MOST_AHEAD * self.concurrency))
         self._latest = 0.0

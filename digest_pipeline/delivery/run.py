@@ -18,12 +18,12 @@ from digest_pipeline import telemetry
 from digest_pipeline.delivery import gate_keeping, rate_gate
 from digest_pipeline.delivery.loop import Sender, Tally
 from digest_pipeline.delivery.plan import MICROS, SendPlan
-from digest_pipeline.ledger import attempts, claims, gates, reads, transitions
+from digest_pipeline.ledger import attempts, claims, doubts, gates, reads, transitions
 from digest_pipeline.ledger.engine import Ledger
 from digest_pipeline.reconciliation.evidence import Finding
 from digest_pipeline.reconciliation.settle import settle_unknowns
 
-OTHERS_LEASES = 5.0
+OTHERS_LEASES = 1.0
 """Seconds between looks at leases that other senders hold."""
 
 ASKED_IN_VAIN = 3
@@ -106,6 +106,13 @@ def _begin_pass(conn: Connection, plan: SendPlan, done: Delivered) -> None:
     done.expired += len(expired)
     if expired:
         telemetry.leases_expired(len(expired))
+    doubts.resume(
+        conn,
+        plan.manifest_ids,
+        plan.gateway.name,
+        plan.gateway.account,
+        can_resend=plan.resend_lifetime is not None,
+    )
     for manifest_id in reads.closed_windows(conn, plan.manifest_ids):
         done.window_closed += transitions.close_window(conn, manifest_id)
 

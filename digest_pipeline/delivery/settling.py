@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, assert_never
 
 from sqlalchemy import Connection
@@ -20,10 +22,12 @@ from digest_pipeline.ledger import attempts, transitions
 from digest_pipeline.ledger.attempts import Attempt
 from digest_pipeline.ledger.claims import Claimed, Claimer
 from digest_pipeline.ledger.engine import Ledger
-from digest_pipeline.outcomes import Accepted, Outcome, Stage
+from digest_pipeline.outcomes import Accepted, FailureClass, Outcome, Stage
 from digest_pipeline.states import State
 
 _MICROS = 1_000_000
+# A lone surrogate in a provider's text is refused by the drivers, before any database sees it.
+_REFUSED = (DataError, IntegrityError, UnicodeError)
 _ARROWS: dict[str, Callable[[Connection, transitions.Rows], set[int]]] = {
     "settle_sent": transitions.settle_sent,
     "settle_retry": transitions.settle_retry,
@@ -48,17 +52,36 @@ def settle(ledger: Ledger, who: Claimer, results: Sequence[Result]) -> int:
     """Write a group of results; return how many claims had been lost meanwhile.
 
     Raises only when the ledger cannot be reached for longer than its patience; the rows then become
-    unknown when their leases end.
+    unknown when their leases end. So does a single row that the ledger refuses in any form.
     """
     if not results:
         return 0
     ordered = sorted(results, key=lambda r: (r.claimed.manifest_id, r.claimed.ordinal))
     try:
-        return ledger.transact(lambda conn: _settle_in(conn, who, ordered))
-    except (DataError, IntegrityError):
-        if len(ordered) == 1:
-            return ledger.transact(lambda conn: _settle_in(conn, who, [_without_data(ordered[0])]))
-        return sum(settle(ledger, who, [one]) for one in ordered)
+        late = ledger.transact(lambda conn: _settle_in(conn, who, ordered))
+    except _REFUSED:
+        return sum(_settle_alone(ledger, who, one) for one in ordered)
+    _log(ordered)
+    return late
+
+
+def _settle_alone(ledger: Ledger, who: Claimer, result: Result) -> int:
+    for one in (result, _without_data(result)):
+        with suppress(*_REFUSED):
+            late = ledger.transact(partial(_settle_in, who=who, results=[one]))
+            _log([one])
+            return late
+    # One unknown when its lease ends, rather than a run that stops for everybody.
+    telemetry.result_refused(result.claimed.operation_key, result.claimed.token)
+    return 0
+
+
+def _log(results: Sequence[Result]) -> None:
+    """One line per attempt, after it is durable: inside the transaction a repeat would log it twice."""
+    for result in results:
+        word, failure_class, _, detail = _described(result)
+        claimed = result.claimed
+        telemetry.attempt_ended(claimed.operation_key, claimed.token, word, failure_class, detail)
 
 
 def _settle_in(conn: Connection, who: Claimer, results: Sequence[Result]) -> int:
@@ -125,13 +148,8 @@ def _arrow(result: Result) -> tuple[str, dict[str, Any]]:
 
 def _record(result: Result, who: Claimer) -> Attempt:
     c, outcome = result.claimed, result.outcome
-    if outcome is None:
-        word, failure_class, stage, detail = "released", None, Stage.BEFORE_WIRE, None
-    else:
-        word, failure_class, stage = describe(outcome)
-        detail = None if isinstance(outcome, Accepted) else outcome.detail
+    word, failure_class, stage, detail = _described(result)
     accepted = outcome if isinstance(outcome, Accepted) else None
-    telemetry.attempt_ended(c.operation_key, c.token, word, failure_class, detail)
     charged = not isinstance(result.settlement, Release)
     if isinstance(result.settlement, Unknown):
         charged = result.settlement.charged
@@ -151,6 +169,13 @@ def _record(result: Result, who: Claimer) -> Attempt:
         replayed=accepted.replayed if accepted else False,
         detail=detail,
     )
+
+
+def _described(result: Result) -> tuple[str, FailureClass | None, Stage, str | None]:
+    outcome = result.outcome
+    if outcome is None:
+        return "released", None, Stage.BEFORE_WIRE, None
+    return *describe(outcome), None if isinstance(outcome, Accepted) else outcome.detail
 
 
 def _without_data(result: Result) -> Result:

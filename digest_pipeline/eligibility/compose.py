@@ -16,6 +16,7 @@ from sqlalchemy import Row
 from digest_pipeline.content.message import pack
 from digest_pipeline.content.rendering import Renderer, RenderInputs, header_date, library_versions
 from digest_pipeline.content.templates import FrozenTemplate, load_template
+from digest_pipeline.eligibility.dating import require_dated_inside
 from digest_pipeline.eligibility.source import Snapshot, Source
 from digest_pipeline.errors import BuildSupersededError, LedgerError
 from digest_pipeline.ledger import manifests, reads
@@ -98,7 +99,8 @@ def _build(
             if build is not None:
                 _fill(ledger, snapshot, digest, period, renderer, build)
                 built.append(build)
-    ledger.transact(lambda conn: manifests.seal_content(conn, built))
+    merge = digest.shared_address == "merge"
+    ledger.transact(lambda conn: manifests.seal_content(conn, built, merge_shared_addresses=merge))
     return built
 
 
@@ -138,7 +140,10 @@ def _fill(
             entries = manifests.entries_after(conn, build.manifest_id, build.last_ordinal, PAGE)
         if not entries:
             return
-        rows = snapshot.content(digest.content, period, [entry.customer_id for entry in entries])
+        customers = [entry.customer_id for entry in entries]
+        tenant = None if digest.single_tenant else build.tenant
+        rows = snapshot.content(digest.content, period, tenant, customers)
+        require_dated_inside(digest, period, rows)
         page = [compose_one(renderer, entry, rows.get(entry.customer_id, [])) for entry in entries]
         with ledger.write() as conn:
             manifests.add_content(conn, build, page)

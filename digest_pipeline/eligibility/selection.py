@@ -13,13 +13,16 @@ from digest_pipeline.keys import DEFAULT_TENANT, operation_key
 from digest_pipeline.ledger.manifests import Entry
 from digest_pipeline.spec import Digest
 
+_OPTIONAL = ("tenant", "opted_in", "name")
+"""Columns that the customer source may leave out."""
+
 
 class Excluded(StrEnum):
     """Reasons beside those of ``addresses.AddressProblem``."""
 
     OPTED_OUT = "opted_out"
     MISSING_CUSTOMER = "missing_customer_id"
-    INVALID_CUSTOMER = "invalid_customer_id"
+    UNUSABLE_CUSTOMER = "unusable_customer_id"
     DUPLICATE = "duplicate_customer"
     MISSING_TENANT = "missing_tenant"
 
@@ -48,8 +51,12 @@ def select_rows(digest: Digest, period: str, rows: Iterable[Any]) -> Iterable[Se
     """
     tenant = digest.single_tenant
     seen: set[tuple[str, str]] = set()
+    columns: frozenset[str] | None = None
     for row in rows:
-        decided = _select(digest, period, row, tenant)
+        if columns is None:
+            # Once a page: asking a row for a column it lacks costs more than all the rest of it.
+            columns = frozenset(name for name in _OPTIONAL if hasattr(row, name))
+        decided = _select(digest, period, row, tenant, columns)
         if isinstance(decided, Selected):
             identity = (decided.tenant, decided.entry.customer_id)
             if identity in seen:
@@ -59,20 +66,23 @@ def select_rows(digest: Digest, period: str, rows: Iterable[Any]) -> Iterable[Se
         yield decided
 
 
-def _select(digest: Digest, period: str, row: Any, tenant: str | None) -> Selected | Exclusion:
-    # One clean form on both databases: PostgreSQL refuses NUL, SQLite cuts at it, both choke on half
-    # a surrogate pair.
-    customer = clean_line(str(row.customer_id)) if row.customer_id is not None else ""
+def _select(
+    digest: Digest, period: str, row: Any, tenant: str | None, columns: frozenset[str]
+) -> Selected | Exclusion:
+    # PostgreSQL refuses NUL, SQLite cuts at it, both choke on half a surrogate pair. An id is never
+    # mended: the content query could not find its customer again.
+    raw = str(row.customer_id) if row.customer_id is not None else ""
+    customer = clean_line(raw)
     if tenant is None:
-        tenant = clean_line(str(getattr(row, "tenant", None) or ""))
+        tenant = clean_line(str(row.tenant or "") if "tenant" in columns else "")
         if not tenant:
             return Exclusion(DEFAULT_TENANT, customer, Excluded.MISSING_TENANT)
     if not customer:
         return Exclusion(tenant, "", Excluded.MISSING_CUSTOMER)
-    if customer != str(row.customer_id):
-        # Under the clean id its content would not be found, and another customer may have that id.
-        return Exclusion(tenant, customer, Excluded.INVALID_CUSTOMER)
-    if not getattr(row, "opted_in", True):
+    if customer != raw.strip(" ") or "\ufffd" in raw:
+        return Exclusion(tenant, customer, Excluded.UNUSABLE_CUSTOMER)
+    customer = raw
+    if "opted_in" in columns and not row.opted_in:
         return Exclusion(tenant, customer, Excluded.OPTED_OUT)
     address = check_address(row.recipient)
     if not isinstance(address, Address):
@@ -86,7 +96,7 @@ def _select(digest: Digest, period: str, row: Any, tenant: str | None) -> Select
         recipient_hash=exact,
         # Mostly the same bytes: hash once.
         address_hash=exact if recipient.isascii() and recipient.islower() else address_hash(recipient),
-        name=clean_name(getattr(row, "name", None)),
+        name=clean_name(row.name) if "name" in columns else "",
     )
     return Selected(tenant, entry)
 

@@ -12,7 +12,7 @@ from datetime import timedelta
 from typing import Any
 
 import psycopg
-from sqlalchemy import Connection, Date, DateTime, Engine, bindparam, create_engine, make_url, text
+from sqlalchemy import Connection, Date, DateTime, Engine, bindparam, create_engine, event, make_url, text
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
 from sqlalchemy.types import NullType, TypeEngine
 
@@ -87,9 +87,13 @@ class Snapshot:
             yield page
 
     def content(
-        self, query: Query, period: Period, customer_ids: Sequence[str]
+        self, query: Query, period: Period, tenant: str | None, customer_ids: Sequence[str]
     ) -> dict[str, list[dict[str, Any]]]:
-        """Return the content rows of a page of customers, by customer id, in the query's order."""
+        """Return the content rows of a page of a tenant's customers, by customer id, in the query's order.
+
+        Rows of other tenants are left out where the query has a ``tenant`` column; ``tenant`` None: the
+        digest has one tenant only, and a column of that name is data like any other.
+        """
         statement = text(
             # The query is the operator's own configuration; what varies is bound.
             f"SELECT * FROM (\n{query.sql.rstrip().rstrip(';')}\n) AS content "  # noqa: S608
@@ -103,6 +107,10 @@ class Snapshot:
         values = {**_values(query, period), "content_customer_ids": list(customer_ids)}
         with _explained():
             for row in self._conn.execute(statement, values).mappings():
+                if tenant is not None and row.get("tenant", tenant) is None:
+                    raise SourceError("the content SQL returned a row without a tenant")
+                if tenant is not None and str(row.get("tenant", tenant)) != tenant:
+                    continue
                 rows.setdefault(str(row["customer_id"]), []).append(dict(row))
         return rows
 
@@ -134,12 +142,22 @@ def _engine(url: str) -> Engine:
         parsed = make_url(url)
         if parsed.drivername == "postgresql":
             parsed = parsed.set(drivername="postgresql+psycopg")
-        return create_engine(parsed, hide_parameters=True)
-    except (ArgumentError, NoSuchModuleError, ImportError) as error:
+        engine = create_engine(parsed, hide_parameters=True)
+    except (ArgumentError, NoSuchModuleError, ImportError, ValueError):
+        # Not chained: some of them quote the URL, or a part of its password taken for a port.
         raise InputError(
             "the customer source's URL is not one SQLAlchemy can use here (wrong form, or its driver "
             "is not installed)"
-        ) from error
+        ) from None
+    if engine.dialect.name == "sqlite":
+        event.listen(engine, "connect", _tolerate_wrong_text)
+    return engine
+
+
+def _tolerate_wrong_text(connection: sqlite3.Connection, _record: Any) -> None:
+    # SQLite stores any bytes as text, half a surrogate pair for one; the driver raises at such a row, and
+    # a single name would keep everybody's digest from being frozen.
+    connection.text_factory = lambda data: data.decode("utf-8", "replace")
 
 
 def _begin(conn: Connection) -> None:

@@ -15,7 +15,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import aiohttp
-from multidict import CIMultiDict
 from yarl import URL
 
 from digest_pipeline.gateways.retry_after import parse_retry_after
@@ -130,7 +129,7 @@ async def exchange(
             method, url, headers=headers, data=body, allow_redirects=False, trace_request_ctx=wire
         ) as response:
             content = await _read(response.content)
-            return Answer(response.status, CIMultiDict(response.headers), content)
+            return Answer(response.status, response.headers, content)
     except (aiohttp.ClientError, TimeoutError, OSError) as error:
         return unanswered(error, wire.touched)
 

@@ -123,13 +123,18 @@ def record_late(conn: Connection, attempts: Sequence[Attempt]) -> set[int]:
         .values(late_outcome=r.c.outcome, late_message_id=r.c.message_id, late_at=ledger_now()),
         {
             "r": rowset_value(
-                [{"token": a.token, "outcome": a.outcome, "message_id": a.message_id} for a in late]
+                [{"token": a.token, "outcome": late_word(a), "message_id": a.message_id} for a in late]
             )
         },
     )
     missing = [a for a in late if a.token not in known]
     record(conn, missing)
     return {a.token for a in late}
+
+
+def late_word(late: Attempt) -> str:
+    """Return what a late result is called: a replayed answer is no second acceptance."""
+    return "replayed" if late.replayed else late.outcome
 
 
 def of_delivery(conn: Connection, manifest_id: int, ordinal: int) -> list[Row[Any]]:

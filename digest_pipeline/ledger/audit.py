@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, case, insert, or_, update
+from sqlalchemy import Connection, Row, case, insert, or_, select, update
 
-from digest_pipeline.ledger.dialects import ledger_now
+from digest_pipeline.ledger.dialects import ledger_now, locked
 from digest_pipeline.ledger.schema import delivery, manifest, operator_action
 from digest_pipeline.states import HoldReason, State
 
@@ -27,10 +27,17 @@ class Action:
     keys: Sequence[str] | None = None
 
 
-def record(conn: Connection, action: Action, effect: dict[str, Any]) -> None:
-    """Write an action with its effect, in the transaction that has the effect."""
-    conn.execute(
-        insert(operator_action).values(
+WAITING = "waits for approval"
+
+
+def record(
+    conn: Connection, action: Action, effect: dict[str, Any], approver: str | None = None
+) -> int:
+    """Write an action with its effect, in the transaction that has the effect; return its number."""
+    written = conn.execute(
+        insert(operator_action)
+        .values(
+            approver=approver,
             kind=action.kind,
             at=ledger_now(),
             who=action.who,
@@ -41,6 +48,27 @@ def record(conn: Connection, action: Action, effect: dict[str, Any]) -> None:
             keys=None if action.keys is None else json.dumps(list(action.keys)),
             effect=json.dumps(effect, sort_keys=True),
         )
+        .returning(operator_action.c.id)
+    )
+    return int(written.scalar_one())
+
+
+def waiting(conn: Connection, number: int) -> Row[Any] | None:
+    """Return an action that waits for approval, locked until this transaction ends."""
+    query = select(operator_action).where(operator_action.c.id == number)
+    found = conn.execute(locked(conn, query)).one_or_none()
+    if found is None or json.loads(found.effect).get("status") != WAITING:
+        return None
+    return found
+
+
+def close_waiting(conn: Connection, number: int, approver: str) -> None:
+    """Mark an action that waited as approved."""
+    effect = json.dumps({"status": "approved"})
+    conn.execute(
+        update(operator_action)
+        .where(operator_action.c.id == number)
+        .values(approver=approver, effect=effect)
     )
 
 

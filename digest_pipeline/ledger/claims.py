@@ -6,10 +6,26 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, Select, and_, func, literal, or_, select, tuple_
+from sqlalchemy import (
+    CTE,
+    BigInteger,
+    ColumnElement,
+    Connection,
+    Integer,
+    Row,
+    Select,
+    and_,
+    bindparam,
+    exists,
+    func,
+    or_,
+    select,
+    true,
+    tuple_,
+)
 
 from digest_pipeline.ledger import transitions
-from digest_pipeline.ledger.dialects import ledger_now, next_tokens, skip_locked
+from digest_pipeline.ledger.dialects import built_once, ledger_now, skip_locked, tokens_for, with_tokens
 from digest_pipeline.ledger.schema import (
     ManifestState,
     content,
@@ -18,6 +34,7 @@ from digest_pipeline.ledger.schema import (
     manifest_entry,
     suppression,
 )
+from digest_pipeline.ledger.windows import window_is_open
 from digest_pipeline.states import State
 
 _d = delivery.c
@@ -78,10 +95,10 @@ def claim_due(
     opt-out that came after the freeze counts until the last moment. Nothing is claimed unless the
     manifest is sealed, its content is sealed and its window is open by the ledger's clock.
     """
-    due = _due_rows(manifest_id, State.PENDING, State.RETRY)
+    due = {"manifest": manifest_id, "most": limit}
     if cursor is not None:
-        due = due.where(tuple_(_d.due_at, _d.ordinal) > tuple_(literal(cursor[0]), literal(cursor[1])))
-    rows = conn.execute(skip_locked(conn, due.limit(limit), delivery)).all()
+        due |= {"after_due": cursor[0], "after_ordinal": cursor[1]}
+    rows = conn.execute(_due_rows(conn, cursor is not None), due).all()
     if not rows:
         return Batch()
     suppressed = transitions.suppress(
@@ -101,68 +118,92 @@ def claim_unknown(
     claim is younger than ``lifetime`` (microseconds, the margin already taken off). A suppressed
     address is left unknown: a re-send could be its first mail.
     """
-    due = _due_rows(manifest_id, State.UNKNOWN).where(
-        _d.gateway == who.gateway,
-        _d.account == who.account,
-        _d.ambiguous_at > ledger_now() - lifetime,
-        suppression.c.reason.is_(None),
-    )
-    rows = conn.execute(skip_locked(conn, due.limit(limit), delivery)).all()
+    due = {"manifest": manifest_id, "most": limit, "by_gateway": who.gateway, "by_account": who.account}
+    rows = conn.execute(_unknown_rows(conn), {**due, "lifetime": lifetime}).all()
     return Batch(_claim(conn, manifest_id, rows, who, transitions.reclaim_unknown))
 
 
-def _due_rows(manifest_id: int, *states: State) -> Select[Any]:
-    now = ledger_now()
-    open_window: ColumnElement[bool] = and_(
-        manifest.c.state == ManifestState.SEALED,
-        manifest.c.content_sealed_at.is_not(None),
-        manifest.c.window_opens_at <= now,
-        or_(manifest.c.window_closes_at > now, manifest.c.late_until > now),
+@built_once
+def _due_rows(conn: Connection, past_a_cursor: bool) -> Select[Any]:
+    opened = _open_manifest()
+    due = _due(opened, State.PENDING, State.RETRY)
+    if past_a_cursor:
+        after = tuple_(bindparam("after_due", type_=BigInteger()), bindparam("after_ordinal", type_=BigInteger()))
+        due = due.where(tuple_(_d.due_at, _d.ordinal) > after)
+    return _with_what_is_sent(conn, opened, due)
+
+
+@built_once
+def _unknown_rows(conn: Connection) -> Select[Any]:
+    opened = _open_manifest()
+    addressed = and_(manifest_entry.c.manifest_id == _d.manifest_id, manifest_entry.c.ordinal == _d.ordinal)
+    due = _due(opened, State.UNKNOWN).where(
+        _d.gateway == bindparam("by_gateway"),
+        _d.account == bindparam("by_account"),
+        _d.ambiguous_at > ledger_now() - bindparam("lifetime", type_=BigInteger()),
+        ~exists().where(addressed, _suppressed(opened)),
     )
+    return _with_what_is_sent(conn, opened, due)
+
+
+def _open_manifest() -> CTE:
+    """The manifest, if its rows may be claimed, and the time. In a CTE of its own: looked at once."""
+    now = ledger_now()
     return (
-        select(
-            _d.ordinal,
-            _d.due_at,
-            _d.state,
-            _d.attempts,
-            _d.budget_from,
-            _d.ambiguous_at,
-            _d.payload_hash,
-            manifest.c.tenant,
-            manifest_entry.c.operation_key,
-            manifest_entry.c.recipient,
-            content.c.document,
-            suppression.c.reason,
-        )
-        .select_from(delivery)
-        .join(manifest, manifest.c.id == _d.manifest_id)
-        .join(
-            manifest_entry,
-            and_(manifest_entry.c.manifest_id == _d.manifest_id, manifest_entry.c.ordinal == _d.ordinal),
-        )
-        .outerjoin(content, and_(content.c.manifest_id == _d.manifest_id, content.c.ordinal == _d.ordinal))
-        .outerjoin(
-            suppression,
-            and_(
-                suppression.c.tenant == manifest.c.tenant,
-                suppression.c.address_hash == manifest_entry.c.address_hash,
-                or_(suppression.c.expires_at.is_(None), suppression.c.expires_at > now),
-            ),
-        )
+        select(manifest.c.id, manifest.c.tenant, now.label("now"))
         .where(
-            _d.manifest_id == manifest_id,
-            _d.due_at <= now,
+            manifest.c.id == bindparam("manifest"),
+            manifest.c.state == ManifestState.SEALED,
+            manifest.c.content_sealed_at.is_not(None),
+            manifest.c.window_opens_at <= now,
+            window_is_open(),
+        )
+        .cte("opened")
+    )
+
+
+def _due(opened: CTE, *states: State) -> Select[Any]:
+    kept = (_d.ordinal, _d.due_at, _d.state, _d.attempts, _d.budget_from, _d.ambiguous_at, _d.payload_hash)
+    return (
+        select(*kept)
+        .where(
+            _d.manifest_id == select(opened.c.id).scalar_subquery(),
+            _d.due_at <= select(opened.c.now).scalar_subquery(),
             _d.state.in_(sorted(states)),
-            open_window,
         )
         .order_by(_d.due_at, _d.ordinal)
+        .limit(bindparam("most", type_=Integer()))
+    )
+
+
+def _with_what_is_sent(conn: Connection, opened: CTE, due: Select[Any]) -> Select[Any]:
+    # Locked and limited before anything is joined: a flat query may join and sort the whole backlog
+    # for the few rows of one claim.
+    d = with_tokens(conn, skip_locked(conn, due, delivery)).cte("due")
+    e, c = manifest_entry.c, content.c
+    return (
+        select(d, opened.c.tenant, e.operation_key, e.recipient, c.document, suppression.c.reason)
+        .select_from(d)
+        .join(opened, true())
+        .join(manifest_entry, and_(e.manifest_id == opened.c.id, e.ordinal == d.c.ordinal))
+        .outerjoin(content, and_(c.manifest_id == opened.c.id, c.ordinal == d.c.ordinal))
+        .outerjoin(suppression, _suppressed(opened))
+        .order_by(d.c.due_at, d.c.ordinal)
+    )
+
+
+def _suppressed(opened: CTE) -> ColumnElement[bool]:
+    return and_(
+        suppression.c.tenant == select(opened.c.tenant).scalar_subquery(),
+        suppression.c.address_hash == manifest_entry.c.address_hash,
+        or_(suppression.c.expires_at.is_(None), suppression.c.expires_at > ledger_now()),
     )
 
 
 def _claim(
     conn: Connection, manifest_id: int, rows: Sequence[Row[Any]], who: Claimer, take: Any
 ) -> tuple[Claimed, ...]:
-    tokens = next_tokens(conn, len(rows))
+    tokens = tokens_for(conn, rows)
     wanted = [
         {"manifest_id": manifest_id, "ordinal": row.ordinal, "token": token}
         for row, token in zip(rows, tokens, strict=True)
@@ -211,7 +252,7 @@ def next_due(conn: Connection, manifest_ids: Sequence[int]) -> int | None:
     waiting = and_(
         _d.state.in_(sorted((State.PENDING, State.RETRY))),
         manifest.c.window_opens_at <= now,
-        or_(manifest.c.window_closes_at > now, manifest.c.late_until > now),
+        window_is_open(),
     )
     found = conn.execute(
         select(func.min(_d.due_at) - now)

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
 
 import psycopg
 from sqlalchemy import (
@@ -16,6 +17,7 @@ from sqlalchemy import (
     BigInteger,
     Connection,
     FromClause,
+    Row,
     Select,
     Table,
     Text,
@@ -38,6 +40,28 @@ from sqlalchemy.types import TypeEngine
 from digest_pipeline.ledger.schema import ledger_identity
 
 S = TypeVar("S", bound=Select[Any])
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def built_once(build: Callable[P, T]) -> Callable[P, T]:
+    """Have a statement built once per engine and arguments behind the connection.
+
+    Building and hashing a statement takes Python longer than the server takes to run it.
+    """
+    made: dict[tuple[object, ...], T] = {}
+
+    @wraps(build)
+    def statement(*args: P.args, **kwargs: P.kwargs) -> T:
+        conn, *others = args
+        assert isinstance(conn, Connection)
+        assert not kwargs
+        key = (conn.dialect.name, *others)
+        if key not in made:
+            made[key] = build(*args, **kwargs)
+        return made[key]
+
+    return statement
 
 
 class ledger_now(FunctionElement[int]):  # noqa: N801 - reads as SQL
@@ -106,6 +130,16 @@ def next_tokens(conn: Connection, count: int) -> list[int]:
     return list(range(last - count + 1, last + 1))
 
 
+def with_tokens(conn: Connection, query: Select[Any]) -> Select[Any]:
+    """Have a query bring a fencing token with each row, as ``token``, where that saves a round trip."""
+    return query.add_columns(func.nextval("delivery_token").label("token")) if is_postgresql(conn) else query
+
+
+def tokens_for(conn: Connection, rows: Sequence[Row[Any]]) -> list[int]:
+    """Return a fencing token for each row of a query that ``with_tokens`` has seen."""
+    return [row.token for row in rows] if is_postgresql(conn) else next_tokens(conn, len(rows))
+
+
 def rowset(conn: Connection, name: str, columns: Mapping[str, TypeEngine[Any]]) -> FromClause:
     """Return rows bound as one JSON parameter called ``name``, as a table with ``columns``.
 
@@ -157,7 +191,8 @@ def insert_new(conn: Connection, table: Table, values: Mapping[str, Any]) -> boo
     the row, or inserts its own.
     """
     dialect_insert = postgresql.insert if is_postgresql(conn) else sqlite.insert
-    return conn.execute(dialect_insert(table).values(values).on_conflict_do_nothing()).rowcount == 1
+    statement = dialect_insert(table).values(values).on_conflict_do_nothing()
+    return conn.execute(statement.returning(*table.primary_key)).first() is not None
 
 
 def _copy(conn: Connection, statement: str, rows: Sequence[Sequence[Any]]) -> None:

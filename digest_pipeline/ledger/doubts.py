@@ -5,10 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import BigInteger, Connection, Row, Text, and_, func, null, or_, select, update
+from sqlalchemy import (
+    BigInteger,
+    Connection,
+    Row,
+    Text,
+    and_,
+    func,
+    null,
+    or_,
+    select,
+    update,
+)
 
 from digest_pipeline.ledger.dialects import ledger_now, rowset, rowset_value
 from digest_pipeline.ledger.schema import attempt, delivery, manifest, manifest_entry, suppression
+from digest_pipeline.ledger.windows import window_is_open
 from digest_pipeline.states import REACHED, HoldReason, State
 
 _d = delivery.c
@@ -28,7 +40,7 @@ def to_ask(
     closed (it could be the first mail, late) or the address is suppressed.
     """
     now = ledger_now()
-    window_open = or_(manifest.c.window_closes_at > now, manifest.c.late_until > now)
+    window_open = window_is_open()
     query = (
         select(
             _d.manifest_id,
@@ -39,6 +51,7 @@ def to_ask(
             func.coalesce(attempt.c.ended_at, _d.claimed_at).label("last_ended_at"),
             manifest_entry.c.operation_key,
             ledger_now().label("now"),
+            window_open.label("window_open"),
         )
         .select_from(delivery)
         .join(manifest, manifest.c.id == _d.manifest_id)
@@ -75,6 +88,33 @@ def to_ask(
             )
         )
     return list(conn.execute(query))
+
+
+def resume(
+    conn: Connection, manifest_ids: Sequence[int], gateway: str, account: str, *, can_resend: bool
+) -> int:
+    """Let unknowns be settled again that were held for what is no longer so; return how many.
+
+    Those that waited for this gateway and account, and, where a re-send can settle them, those whose
+    window is open again. Evidence is then sought at once.
+    """
+    reasons = [_d.hold_reason == HoldReason.OTHER_ACCOUNT]
+    if can_resend:
+        open_again = select(manifest.c.id).where(manifest.c.id.in_(manifest_ids), window_is_open())
+        reasons.append(and_(_d.hold_reason == HoldReason.WINDOW_CLOSED, _d.manifest_id.in_(open_again)))
+    return conn.execute(
+        update(delivery)
+        .where(
+            _d.manifest_id.in_(manifest_ids),
+            _d.ambiguous_at.is_not(None),
+            _d.state == State.UNKNOWN,
+            _d.due_at.is_(None),
+            _d.gateway == gateway,
+            _d.account == account,
+            or_(*reasons),
+        )
+        .values(due_at=ledger_now(), hold_reason=null())
+    ).rowcount
 
 
 def known_sent_key(

@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+import math
 import random
 import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+import psycopg
 from sqlalchemy import URL, Connection, Engine, ExceptionContext, create_engine, event, make_url, pool
-from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, OperationalError
+from sqlalchemy.exc import ArgumentError, DBAPIError, DisconnectionError, InterfaceError, OperationalError
+from sqlalchemy.pool import ConnectionPoolEntry, PoolProxiedConnection
 
 from digest_pipeline import telemetry
 from digest_pipeline.errors import InputError, LedgerError
 from digest_pipeline.ledger.dialects import host_microseconds, redact
 
 T = TypeVar("T")
+
+PING_AFTER = 1.0
+"""Seconds in the pool after which a connection is checked before it is used again."""
 
 _RETRIED_SQLSTATES = frozenset(
     {
@@ -89,8 +96,9 @@ class Ledger:
         """Run ``work`` in a write transaction, again after a lost connection, deadlock or busy file.
 
         ``work`` must be safe to run again: every transition is guarded by state and token, so a
-        commit whose answer was lost is recognised and not repeated. Gives up after ``patience``
-        seconds with the database's own error.
+        commit whose answer was lost is not repeated. (Of a claim, the rows that were committed unseen
+        are nobody's: they become unknown when their lease ends, though they were never sent.) Gives
+        up after ``patience`` seconds with the database's own error.
         """
         deadline = time.monotonic() + patience
         pause = 0.02
@@ -131,11 +139,12 @@ def _passes(error: DBAPIError) -> bool:
 def _parse(url: str) -> URL:
     try:
         parsed = make_url(url)
-    except ArgumentError as error:
+    except (ArgumentError, ValueError):
+        # Not chained: both can quote the URL, ValueError a part of the password taken for a port.
         raise InputError(
             "the ledger URL (DIGEST_LEDGER_URL) is not a SQLAlchemy URL; write it like "
             "sqlite:///ledger.db or postgresql+psycopg://user@host/database"
-        ) from error
+        ) from None
     backend = parsed.get_backend_name()
     if backend == "postgresql":
         # dagster-postgres brings psycopg2; the ledger speaks psycopg 3 (COPY, pipeline, sqlstate).
@@ -173,12 +182,15 @@ def _create_engine(url: URL) -> Engine:
 def _postgresql(url: URL) -> Engine:
     # READ COMMITTED is what SKIP LOCKED and guarded updates are designed for; synchronous_commit is
     # set here because a claim that a crash can undo is a second mail.
-    options = "-c synchronous_commit=on -c default_transaction_isolation=read\\ committed"
+    options = (
+        "-c synchronous_commit=on -c default_transaction_isolation=read\\ committed "
+        # A process that was stopped inside a transaction would hold its locks for ever.
+        "-c idle_in_transaction_session_timeout=120s"
+    )
     engine = create_engine(
         url,
         pool_size=8,
         max_overflow=8,
-        pool_pre_ping=True,
         hide_parameters=True,
         connect_args={
             "options": options,
@@ -189,7 +201,25 @@ def _postgresql(url: URL) -> Engine:
         },
     )
     event.listen(engine, "handle_error", _redact)
+    event.listen(engine, "checkin", _note_idleness)
+    event.listen(engine, "checkout", partial(_ping_if_idle, engine))
     return engine
+
+
+def _note_idleness(_connection: Any, record: ConnectionPoolEntry) -> None:
+    record.info["idle_since"] = time.monotonic()
+
+
+def _ping_if_idle(
+    engine: Engine, connection: Any, record: ConnectionPoolEntry, _proxy: PoolProxiedConnection
+) -> None:
+    # SQLAlchemy's own pre-ping is a round trip before each of the many transactions of a send loop.
+    if time.monotonic() - record.info.get("idle_since", math.inf) < PING_AFTER:
+        return
+    try:
+        engine.dialect.do_ping(connection)
+    except psycopg.Error as error:
+        raise DisconnectionError("the connection was lost while idle") from error
 
 
 def _redact(context: ExceptionContext) -> None:

@@ -6,9 +6,9 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, insert, select, update
+from sqlalchemy import Connection, select, update
 
-from digest_pipeline.ledger.dialects import ledger_now, locked
+from digest_pipeline.ledger.dialects import insert_new, ledger_now, locked
 from digest_pipeline.ledger.schema import rate_gate
 
 
@@ -32,15 +32,13 @@ class GateState:
 
 def configure(conn: Connection, name: str, per_second: float, burst: int) -> None:
     """Set a gate's budget, keeping what it has already granted and whether it is closed or halted."""
-    changed = conn.execute(
-        update(rate_gate).where(rate_gate.c.name == name).values(per_second=per_second, burst=burst)
-    )
-    if changed.rowcount == 0:
-        conn.execute(
-            insert(rate_gate).values(
-                name=name, per_second=per_second, burst=burst, next_free_at=ledger_now(), closed_until=0
-            )
-        )
+    budget = {"per_second": per_second, "burst": burst}
+    change = update(rate_gate).where(rate_gate.c.name == name).values(budget)
+    if conn.execute(change).rowcount == 0:
+        fresh = {"name": name, **budget, "next_free_at": ledger_now(), "closed_until": 0}
+        # Senders that start at the same moment all find none: one makes it, the others change it.
+        if not insert_new(conn, rate_gate, fresh):
+            conn.execute(change)
 
 
 def lock(conn: Connection, names: Iterable[str]) -> tuple[int, dict[str, GateState]]:

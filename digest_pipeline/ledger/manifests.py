@@ -14,12 +14,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sqlalchemy import Connection, Row, delete, select, update
+from sqlalchemy import Connection, Row, delete, func, select, update
 from sqlalchemy.exc import IntegrityError
 
 from digest_pipeline import faults
 from digest_pipeline.errors import BuildSupersededError
 from digest_pipeline.keys import KEY_VERSION
+from digest_pipeline.ledger import transitions
 from digest_pipeline.ledger.dialects import bulk_insert, insert_new, ledger_now, locked
 from digest_pipeline.ledger.schema import (
     ManifestState,
@@ -30,6 +31,7 @@ from digest_pipeline.ledger.schema import (
     manifest_exclusion,
     template,
 )
+from digest_pipeline.states import State, SuppressionReason
 
 _ENTRY_COLUMNS = (
     "manifest_id",
@@ -228,6 +230,7 @@ class ContentBuild:
     """One build of a sealed manifest's content."""
 
     manifest_id: int
+    tenant: str
     token: str
     due_at: int
     last_ordinal: int = 0
@@ -275,7 +278,7 @@ def begin_content(
             render_inputs=inputs,
         )
     )
-    return ContentBuild(manifest_id, token, found.window_opens_at)
+    return ContentBuild(manifest_id, found.tenant, token, found.window_opens_at)
 
 
 def entries_after(conn: Connection, manifest_id: int, ordinal: int, limit: int) -> list[Row[Any]]:
@@ -313,15 +316,43 @@ def add_content(conn: Connection, build: ContentBuild, page: Sequence[Composed])
     build.last_ordinal = page[-1].ordinal
 
 
-def seal_content(conn: Connection, builds: Sequence[ContentBuild]) -> None:
-    """Seal the content of every manifest of a period; all rows are enqueued from this instant."""
+def seal_content(
+    conn: Connection, builds: Sequence[ContentBuild], *, merge_shared_addresses: bool = False
+) -> None:
+    """Seal the content of every manifest of a period; all rows are enqueued from this instant.
+
+    ``merge_shared_addresses``: of several customers with one address the first is sent to, the others
+    are ``suppressed: shared_address``, and visible as that.
+    """
     for build in builds:
         _require_content_owner(conn, build)
+        if merge_shared_addresses:
+            repeated = _repeated_addresses(conn, build.manifest_id)
+            transitions.suppress(
+                conn, build.manifest_id, dict.fromkeys(repeated, SuppressionReason.SHARED_ADDRESS)
+            )
         conn.execute(
             update(manifest)
             .where(manifest.c.id == build.manifest_id)
             .values(content_checksum=build.checksum.hexdigest(), content_sealed_at=ledger_now())
         )
+
+
+def _repeated_addresses(conn: Connection, manifest_id: int) -> list[int]:
+    place = func.row_number().over(
+        partition_by=manifest_entry.c.address_hash, order_by=manifest_entry.c.ordinal
+    )
+    ranked = (
+        select(delivery.c.ordinal, place.label("place"))
+        .join(
+            manifest_entry,
+            (manifest_entry.c.manifest_id == delivery.c.manifest_id)
+            & (manifest_entry.c.ordinal == delivery.c.ordinal),
+        )
+        .where(delivery.c.manifest_id == manifest_id, delivery.c.state == State.PENDING)
+        .subquery()
+    )
+    return list(conn.execute(select(ranked.c.ordinal).where(ranked.c.place > 1)).scalars())
 
 
 def _require_content_owner(conn: Connection, build: ContentBuild) -> None:

@@ -25,12 +25,13 @@ def upgrade(ledger: Ledger, environment: str) -> str:
     """Bring the schema to this build's version and return it; a no-op when it is there already.
 
     All of it in one transaction. Two upgrades at once: the second waits and finds nothing to do.
-    A fresh ledger is bound to ``environment``.
+    A fresh ledger is bound to ``environment``. Raises SchemaVersionError for a newer build's ledger.
     """
 
     def migrate(conn: Connection) -> str:
         if is_postgresql(conn):
             conn.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK})
+        _require_known(current_version(conn))
         command.upgrade(_config(conn), "head")
         _bind_if_new(conn, environment)
         return head_version()
@@ -65,12 +66,16 @@ def require_current(ledger: Ledger) -> None:
         return
     if found is None:
         raise SchemaVersionError(f"the ledger {ledger.describe()} is empty: run 'digest db upgrade'")
+    _require_known(found)
+    raise SchemaVersionError(f"the ledger has schema {found}, this build needs {head}: run 'digest db upgrade'")
+
+
+def _require_known(found: str | None) -> None:
     known = {script.revision for script in ScriptDirectory.from_config(_config(None)).walk_revisions()}
-    if found in known:
-        raise SchemaVersionError(f"the ledger has schema {found}, this build needs {head}: run 'digest db upgrade'")
-    raise SchemaVersionError(
-        f"the ledger has schema {found}, which this build does not know: a newer build migrated it"
-    )
+    if found is not None and found not in known:
+        raise SchemaVersionError(
+            f"the ledger has schema {found}, which this build does not know: a newer build migrated it"
+        )
 
 
 def require_same_environment(conn: Connection, environment: str) -> None:

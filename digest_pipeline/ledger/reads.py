@@ -21,7 +21,7 @@ from digest_pipeline.ledger.schema import (
     operator_action,
     template,
 )
-from digest_pipeline.states import REACHED, HoldReason, State
+from digest_pipeline.states import CLAIMABLE, REACHED, HoldReason, State
 
 _d = delivery.c
 _entry_is_deliverys = and_(
@@ -184,7 +184,7 @@ def _held(conn: Connection, row: Row[Any], current: int, counts: Counter[str]) -
         if current < row.window_opens_at:
             held[HoldReason.WINDOW_NOT_OPEN] += waiting
         elif current >= row.window_closes_at and not late:
-            held[HoldReason.WINDOW_CLOSED] += waiting
+            held[HoldReason.WINDOW_CLOSED] += waiting - _permitted(conn, row.id, current)
     query = (
         select(_d.hold_reason, func.count())
         .where(_d.manifest_id == row.id, _d.ambiguous_at.is_not(None), _d.hold_reason.is_not(None))
@@ -193,6 +193,13 @@ def _held(conn: Connection, row: Row[Any], current: int, counts: Counter[str]) -
     )
     held.update({str(reason): int(count) for reason, count in conn.execute(query)})
     return held
+
+
+def _permitted(conn: Connection, manifest_id: int, current: int) -> int:
+    query = select(func.count()).where(
+        _d.manifest_id == manifest_id, _d.state.in_(sorted(CLAIMABLE)), _d.late_until > current
+    )
+    return conn.execute(query).scalar_one()
 
 
 def _reached_by(conn: Connection, manifest_id: int, deadline: int) -> int:

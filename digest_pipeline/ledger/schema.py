@@ -178,6 +178,7 @@ delivery = Table(
     Column("claimed_by", Text, comment="Dagster run / sender of the newest claim"),
     Column("attempts", Integer, nullable=False, server_default="0", comment="charged against the budget"),
     Column("budget_from", BigInteger, comment="first charged attempt; age is counted from here"),
+    Column("late_until", BigInteger, comment="a replay's permission to send after the window closed"),
     Column("gateway", Text),
     Column("account", Text),
     Column("ambiguous_at", BigInteger, comment="first possibly-wire claim not yet disproved"),

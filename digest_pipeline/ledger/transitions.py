@@ -14,11 +14,14 @@ from sqlalchemy import (
     BigInteger,
     ColumnElement,
     Connection,
+    Executable,
     Integer,
     Row,
     Text,
     and_,
+    bindparam,
     case,
+    exists,
     func,
     null,
     or_,
@@ -27,10 +30,10 @@ from sqlalchemy import (
 )
 from sqlalchemy.types import TypeEngine
 
-from digest_pipeline.ledger.dialects import ledger_now, rowset, rowset_value
-from digest_pipeline.ledger.schema import content, delivery, manifest
+from digest_pipeline.ledger.dialects import built_once, ledger_now, rowset, rowset_value
+from digest_pipeline.ledger.schema import attempt, content, delivery, manifest
 from digest_pipeline.outcomes import FailureClass, Proof
-from digest_pipeline.states import TRANSITIONS, State
+from digest_pipeline.states import TRANSITIONS
 
 ARROWS = {arrow.name: arrow for arrow in TRANSITIONS}
 
@@ -63,9 +66,25 @@ def _take(
     """Move the rows that still are where the arrow starts; return the tokens of those moved."""
     if not rows:
         return set()
+    key = (conn.dialect.name, arrow_name)
+    if key not in _statements:  # an arrow is always taken with the same columns, values and guards
+        _statements[key] = _arrow_statement(conn, arrow_name, more, values, guards)
+    return set(conn.execute(_statements[key], {"r": rowset_value(rows)}).scalars())
+
+
+_statements: dict[tuple[str, str], Executable] = {}
+
+
+def _arrow_statement(
+    conn: Connection,
+    arrow_name: str,
+    more: Mapping[str, TypeEngine[Any]],
+    values: Any,
+    guards: Sequence[ColumnElement[bool]],
+) -> Executable:
     arrow = ARROWS[arrow_name]
     r = rowset(conn, "r", {**_KEY, **more})
-    statement = (
+    return (
         update(delivery)
         .where(
             _d.manifest_id == r.c.manifest_id,
@@ -77,13 +96,11 @@ def _take(
         .values(state=arrow.target, **values(r))
         .returning(_d.token)
     )
-    return set(conn.execute(statement, {"r": rowset_value(rows)}).scalars())
 
 
 def claim(conn: Connection, rows: Rows, lease: int, claimed_by: str, gateway: str, account: str) -> Sequence[Row[Any]]:
     """Claim rows that were locked in this transaction, under their new tokens (``token``)."""
-    arrow = ARROWS["claim"]
-    return _claim(conn, rows, arrow.sources, lease, claimed_by, gateway, account)
+    return _claim(conn, "claim", rows, lease, claimed_by, gateway, account)
 
 
 def reclaim_unknown(
@@ -93,46 +110,44 @@ def reclaim_unknown(
 
     They stay ambiguous: whatever comes back but an acceptance leads to unknown again.
     """
-    same = and_(_d.gateway == gateway, _d.account == account)
-    sources = ARROWS["reclaim_unknown"].sources
-    return _claim(conn, rows, sources, lease, claimed_by, gateway, account, same)
+    return _claim(conn, "reclaim_unknown", rows, lease, claimed_by, gateway, account)
 
 
 def _claim(
-    conn: Connection,
-    rows: Rows,
-    sources: frozenset[State],
-    lease: int,
-    claimed_by: str,
-    gateway: str,
-    account: str,
-    *guards: ColumnElement[bool],
+    conn: Connection, arrow_name: str, rows: Rows, lease: int, claimed_by: str, gateway: str, account: str
 ) -> Sequence[Row[Any]]:
     if not rows:
         return []
+    values = {"for_us": lease, "by": claimed_by, "by_gateway": gateway, "by_account": account}
+    return conn.execute(_claim_statement(conn, arrow_name), {"r": rowset_value(rows), **values}).all()
+
+
+@built_once
+def _claim_statement(conn: Connection, arrow_name: str) -> Executable:
     r = rowset(conn, "r", _KEY)
-    statement = (
+    gateway, account = bindparam("by_gateway", type_=Text()), bindparam("by_account", type_=Text())
+    same_account = (_d.gateway == gateway, _d.account == account) if arrow_name == "reclaim_unknown" else ()
+    return (
         update(delivery)
         .where(
             _d.manifest_id == r.c.manifest_id,
             _d.ordinal == r.c.ordinal,
-            _d.state.in_(sorted(sources)),
-            *guards,
+            _d.state.in_(sorted(ARROWS[arrow_name].sources)),
+            *same_account,
         )
         .values(
-            state=State.CLAIMED,
+            state=ARROWS[arrow_name].target,
             token=r.c.token,
             due_at=null(),
-            lease_ends=ledger_now() + lease,
+            lease_ends=ledger_now() + bindparam("for_us", type_=BigInteger()),
             claimed_at=ledger_now(),
-            claimed_by=claimed_by,
+            claimed_by=bindparam("by", type_=Text()),
             gateway=gateway,
             account=account,
             hold_reason=null(),
         )
         .returning(_d.ordinal, _d.token, _d.claimed_at)
     )
-    return conn.execute(statement, {"r": rowset_value(rows)}).all()
 
 
 def settle_sent(conn: Connection, rows: Rows) -> set[int]:
@@ -361,7 +376,11 @@ def clean(conn: Connection, manifest_id: int, after: int, limit: int, proof: Pro
     sources = sorted(ARROWS["clean"].sources)
     reached = [p for p in Proof if p in (Proof.ACCEPTED, Proof.DELIVERED) and p.rank >= proof.rank]
     over = (
-        select(manifest.c.window_closes_at).where(manifest.c.id == manifest_id).scalar_subquery() < ledger_now()
+        exists().where(
+            manifest.c.id == manifest_id,
+            manifest.c.window_closes_at < ledger_now(),
+            func.coalesce(manifest.c.late_until, 0) < ledger_now(),
+        )
         if waited < 0
         else _d.finished_at + waited <= ledger_now()
     )
@@ -417,7 +436,11 @@ def close_window(conn: Connection, manifest_id: int) -> int:
     """The delivery window is over: what was tried and still waits is dead. Returns how many."""
     statement = (
         update(delivery)
-        .where(_d.manifest_id == manifest_id, _d.state.in_(sorted(ARROWS["close_window"].sources)))
+        .where(
+            _d.manifest_id == manifest_id,
+            _d.state.in_(sorted(ARROWS["close_window"].sources)),
+            func.coalesce(_d.late_until, 0) <= ledger_now(),
+        )
         .values(
             state=ARROWS["close_window"].target,
             failure_class=FailureClass.WINDOW,
@@ -426,3 +449,32 @@ def close_window(conn: Connection, manifest_id: int) -> int:
         )
     )
     return conn.execute(statement).rowcount
+
+
+def replay(conn: Connection, rows: Rows) -> set[int]:
+    """A person's order to try a dead letter again, with a fresh budget, its own key and a permission.
+
+    Rows add ``late``: for how long it may be sent although its window has closed. A delivery of which
+    any attempt was accepted is never moved: that is a guard here, whatever the caller has looked at.
+    """
+    was_accepted = exists().where(
+        attempt.c.manifest_id == _d.manifest_id,
+        attempt.c.ordinal == _d.ordinal,
+        or_(attempt.c.outcome == "accepted", attempt.c.late_outcome.in_(("accepted", "replayed"))),
+    )
+    return _take(
+        conn,
+        "replay",
+        rows,
+        {"late": BigInteger()},
+        lambda r: {
+            "due_at": ledger_now(),
+            "late_until": ledger_now() + r.c.late,
+            "attempts": 0,
+            "budget_from": ledger_now(),
+            "failure_class": null(),
+            "finished_at": null(),
+        },
+        _CLEAR,
+        ~was_accepted,
+    )

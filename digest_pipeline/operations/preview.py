@@ -64,7 +64,9 @@ def _rendered_again(source: Source, digest: Digest, period: Period, row: Row[Any
     inputs = RenderInputs.from_dict(json.loads(row.render_inputs))
     renderer = make_renderer(digest, period, template, inputs)
     with source.snapshot() as snapshot:
-        items = snapshot.content(digest.content, period, [row.customer_id]).get(row.customer_id, [])
+        tenant = None if digest.single_tenant else row.tenant
+        rows = snapshot.content(digest.content, period, tenant, [row.customer_id])
+    items = rows.get(row.customer_id, [])
     if not items:
         reason = f"its generated rows were removed ({row.state}), and the source has none any more"
         return Preview(row.operation_key, row.recipient, False, row.state, None, reason)
@@ -83,7 +85,8 @@ def _as_if_frozen_now(source: Source, digest: Digest, period: Period, customer_i
             for one in select_rows(digest, period.label, rows):
                 if (one.entry.customer_id if isinstance(one, Selected) else one.customer_id) == customer_id:
                     found = one
-        items = snapshot.content(digest.content, period, [customer_id]).get(customer_id, [])
+        tenant = None if digest.single_tenant or found is None else found.tenant
+        items = snapshot.content(digest.content, period, tenant, [customer_id]).get(customer_id, [])
     match found:
         case None:
             raise UnknownKeyError(f"{digest.name} {period.label} selects no customer {customer_id!r}")

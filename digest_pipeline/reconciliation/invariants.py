@@ -8,11 +8,12 @@ is proven in the tests by planting the violation with raw SQL.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Select, and_, exists, func, or_, select
+from sqlalchemy import ColumnElement, Connection, CursorResult, Select, and_, exists, func, or_, select
 
 from digest_pipeline.ledger import reads
 from digest_pipeline.ledger.dialects import ledger_now
@@ -50,32 +51,41 @@ Invariant = Callable[[Connection, Digest, Ids], Verdict]
 
 def manifest_is_frozen(conn: Connection, digest: Digest, ids: Ids) -> Verdict:
     """Sealed, and every key, recipient and payload is what was sealed. Streams every entry."""
-    broken = [why for row in reads.headers(conn, ids) if (why := _thawed(conn, row))]
-    why = "; ".join(broken)
-    return Verdict(len(broken), (), why, "restore the ledger from a backup, then: digest db rebind")
+    broken = [found for row in reads.headers(conn, ids) if (found := _thawed(conn, row))]
+    why = "; ".join(why for why, _ in broken)
+    keys = tuple(key for _, key in broken if key is not None)[:SHOWN]
+    return Verdict(len(broken), keys, why, "restore the ledger from a backup, then: digest db rebind")
 
 
-def _thawed(conn: Connection, row: Any) -> str | None:
+def _thawed(conn: Connection, row: Any) -> tuple[str, str | None] | None:
+    """Return how a manifest differs from what was sealed, and the key if it is one recipient."""
     if row.state == ManifestState.BUILDING:
-        return f"manifest {row.id} is not sealed"
+        return f"manifest {row.id} is not sealed", None
     sealed, composed = hashlib.sha256(), hashlib.sha256()
     count = 0
-    for ordinal, key, recipient, recipient_hash, payload_hash in _sealed_rows(conn, row.id):
-        count += 1
-        sealed.update(checksum_line(ordinal, key, recipient_hash))
-        composed.update(checksum_line(ordinal, key, recipient_hash, payload_hash))
-        if recipient is not None and hashlib.sha256(recipient.encode()).hexdigest() != recipient_hash:
-            return f"manifest {row.id}: the recipient of {key} was changed after the seal"
+    # Closed: this returns at the first difference, and a server's cursor would stay open.
+    with closing(_sealed_rows(conn, row.id)) as entries:
+        for ordinal, key, recipient, recipient_hash, payload_hash in entries:
+            count += 1
+            sealed.update(checksum_line(ordinal, key, recipient_hash))
+            composed.update(checksum_line(ordinal, key, recipient_hash, payload_hash))
+            if recipient is not None and hashlib.sha256(recipient.encode()).hexdigest() != recipient_hash:
+                return f"manifest {row.id}: the recipient of {key} was changed after the seal", key
+    changed = _differs(row, count, sealed.hexdigest(), composed.hexdigest())
+    return None if changed is None else (changed, None)
+
+
+def _differs(row: Any, count: int, sealed: str, composed: str) -> str | None:
     if count != row.entries:
         return f"manifest {row.id} was sealed with {row.entries} entries and has {count}"
-    if sealed.hexdigest() != row.checksum:
+    if sealed != row.checksum:
         return f"manifest {row.id}: a key or recipient was changed after the seal"
-    if row.content_sealed_at is not None and composed.hexdigest() != row.content_checksum:
+    if row.content_sealed_at is not None and composed != row.content_checksum:
         return f"manifest {row.id}: content was changed after its seal"
     return None
 
 
-def _sealed_rows(conn: Connection, manifest_id: int) -> Iterable[Any]:
+def _sealed_rows(conn: Connection, manifest_id: int) -> CursorResult[Any]:
     query = (
         select(_e.ordinal, _e.operation_key, _e.recipient, _e.recipient_hash, _d.payload_hash)
         .select_from(manifest_entry)
@@ -83,7 +93,7 @@ def _sealed_rows(conn: Connection, manifest_id: int) -> Iterable[Any]:
         .where(_e.manifest_id == manifest_id)
         .order_by(_e.ordinal)
     )
-    return conn.execution_options(yield_per=5_000).execute(query)
+    return conn.execute(query, execution_options={"yield_per": 5_000})
 
 
 def manifest_accounts_for_everyone(conn: Connection, digest: Digest, ids: Ids) -> Verdict:
@@ -137,7 +147,10 @@ def attempts_within_policy(conn: Connection, digest: Digest, ids: Ids) -> Verdic
     """No delivery was tried more often than the policy allows (ambiguous attempts are not retries)."""
     tried = (
         select(attempt.c.manifest_id, attempt.c.ordinal)
+        .join(delivery, and_(_d.manifest_id == attempt.c.manifest_id, _d.ordinal == attempt.c.ordinal))
         .where(attempt.c.manifest_id.in_(ids), attempt.c.outcome == "not_sent", attempt.c.charged)
+        # A replay starts the budget anew.
+        .where(attempt.c.claimed_at >= func.coalesce(_d.budget_from, 0))
         .group_by(attempt.c.manifest_id, attempt.c.ordinal)
         .having(func.count() > digest.retry.max_attempts)
         .subquery()
@@ -187,7 +200,7 @@ def cleanup_only_after_definitive_send(conn: Connection, digest: Digest, ids: Id
             attempt.c.ordinal == _d.ordinal,
             or_(
                 attempt.c.outcome.in_(("accepted", "ambiguous", "expired")),
-                attempt.c.late_outcome == "accepted",
+                attempt.c.late_outcome.in_(("accepted", "replayed")),
             ),
         ),
     )

@@ -9,7 +9,7 @@ from digest_pipeline.delivery.plan import SendPlan
 from digest_pipeline.ledger.engine import Ledger
 from digest_pipeline.periods import Period
 from digest_pipeline.reconciliation.comparison import Comparison, compare_with_provider
-from digest_pipeline.reconciliation.report import Report, write_report
+from digest_pipeline.reconciliation.reporting.report import Report, write_report
 
 SAMPLE = 200
 """Sent keys the provider is asked about, spread over the manifest, beside every doubtful one."""

@@ -160,9 +160,11 @@ def _hold(ledger: Ledger, plan: SendPlan, rows: list[Row[Any]]) -> None:
 
 def _held(rows: list[Row[Any]], lifetime: int | None) -> list[dict[str, Any]]:
     def reason(row: Row[Any]) -> HoldReason:
-        if lifetime is None:
-            return HoldReason.NO_EVIDENCE
-        return HoldReason.KEY_EXPIRED if row.ambiguous_at <= row.now - lifetime else HoldReason.WINDOW_CLOSED
+        if lifetime is not None and row.ambiguous_at <= row.now - lifetime:
+            return HoldReason.KEY_EXPIRED
+        if lifetime is not None and not row.window_open:
+            return HoldReason.WINDOW_CLOSED
+        return HoldReason.NO_EVIDENCE
 
     return [
         {"manifest_id": r.manifest_id, "ordinal": r.ordinal, "token": r.token, "reason": reason(r)}

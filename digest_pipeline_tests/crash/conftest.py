@@ -1,11 +1,9 @@
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
-from typing import Any
+from collections.abc import Iterator
 
 import pytest
 
 from digest_pipeline.lab.sandbox.process import SandboxProcess
-from digest_pipeline_tests.harness.delivering import Desk, frozen_desk
+from digest_pipeline_tests.harness.nursery import Nursery
 from digest_pipeline_tests.harness.sandbox import as_new, running_sandbox
 
 
@@ -21,12 +19,8 @@ def sandbox(shared_sandbox) -> SandboxProcess:
     return as_new(shared_sandbox)
 
 
-@pytest.fixture
-def open_desk(tmp_path, ledger_url, sandbox) -> Iterator[Callable[..., Desk]]:
-    """Freeze a small period and get everything that sends it, on each engine in turn."""
-    with ExitStack() as stack:
-
-        def opened(customers: int = 5, **changes: Any) -> Desk:
-            return stack.enter_context(frozen_desk(tmp_path, ledger_url, sandbox, customers, **changes))
-
-        yield opened
+@pytest.fixture(scope="session")
+def nursery(tmp_path_factory) -> Iterator[Nursery]:
+    """Where child processes come from."""
+    with Nursery(tmp_path_factory.mktemp("nursery")) as nursery:
+        yield nursery

@@ -2,7 +2,9 @@
 
 import pytest
 
+from digest_pipeline.delivery.run import ASKED_IN_VAIN
 from digest_pipeline.lab.sandbox.faults import Fault, Rule
+from digest_pipeline.reconciliation import settle
 from digest_pipeline.reconciliation.evidence import Finding
 from digest_pipeline_tests.harness.delivering import (
     BOTH,
@@ -13,10 +15,10 @@ from digest_pipeline_tests.harness.delivering import (
     assert_once_each,
     key_of,
 )
-from digest_pipeline_tests.harness.ledgers import migrated
 
 TAKEN, NOT_TAKEN = Fault.RESET_AFTER_ACCEPT, Fault.RESET_BEFORE_ACCEPT
-ONE_PASS = {"in_run_wait_seconds": 0}
+ONE_PASS = {"sending": {"in_run_wait_seconds": 0}, "retry": {"base_seconds": 30, "cap_seconds": 30}}
+"""Each run makes one pass: what it leaves is due only when time has passed."""
 
 
 def sends(desk, number):
@@ -94,29 +96,20 @@ def test_an_absence_counts_for_nothing_while_look_ups_miss_what_was_surely_sent(
     assert len(sends(desk, 2)) == 1
 
 
-def test_a_look_up_api_that_is_down_does_not_keep_the_run_from_ending(open_desk):
-    desk = open_desk(4, can=LOOK_UP, sending={"in_run_wait_seconds": 40, "run_limit_seconds": 600})
+def test_a_look_up_api_that_is_down_does_not_keep_the_run_from_ending(open_desk, monkeypatch):
+    monkeypatch.setattr(settle, "ASK_AGAIN", 400_000)
+    monkeypatch.setattr(settle, "apart", lambda capabilities: 400_000)
+    desk = open_desk(4, can=LOOK_UP, sending={"in_run_wait_seconds": 0})
     desk.script(TAKEN, 2)
-    desk.change(in_run_wait_seconds=1)
     desk.deliver()
-    desk.change(in_run_wait_seconds=40)
+    desk.pass_time(6)
+    desk.change(in_run_wait_seconds=5)
     desk.sandbox.control.script(Rule(Fault.UNAVAILABLE_503, next=1_000, route="look_up"))
-    run = desk.deliver_meanwhile(run_id="run-2")
-    seen = 0
-    while run.is_running():
-        # Each time the run waits for its next question, that much time has passed.
-        asked = desk.sandbox.control.statistics()["arrivals"]
-        if asked > seen:
-            seen = asked
-        run.join(0.2)
-        desk.sql("UPDATE delivery SET due_at = 1 WHERE due_at IS NOT NULL")
-        if seen > 40:
-            break
-    assert run.result(5).findings == {Finding.ASK_LATER: 3}
+    ended = desk.deliver(run_id="run-2")
+    assert (ended.findings, ended.out_of_time) == ({Finding.ASK_LATER: ASKED_IN_VAIN}, False)
     desk.sandbox.control.clear_faults()
-    desk.pass_time(60)
-    desk.deliver(run_id="run-3")
-    assert_once_each(desk, range(1, 5))
+    desk.pass_time(6)
+    assert desk.deliver(run_id="run-3").findings == {Finding.SENT: 1}
 
 
 def test_with_neither_an_unknown_is_held_with_its_reason_and_never_sent_again(open_desk):
@@ -143,17 +136,17 @@ def test_with_neither_an_unknown_is_held_with_its_reason_and_never_sent_again(op
     ],
 )
 def test_a_refusal_of_the_second_request_says_nothing_about_the_first(open_desk, fault, outcome, charged):
-    desk = open_desk(3, sending=ONE_PASS)
+    desk = open_desk(3, **ONE_PASS)
     desk.script(TAKEN, 2)
     desk.script(fault, 2, attempts=2)
     desk.deliver()
     before = desk.row(2)
-    desk.pass_time(1)
+    desk.pass_time(60)
     desk.deliver(run_id="run-2")
     after = desk.row(2)
     assert [a.outcome for a in desk.attempts(2)] == ["ambiguous", outcome]
     assert after.state == before.state == "unknown"
-    assert after.ambiguous_at == before.ambiguous_at - MICROS
+    assert after.ambiguous_at == before.ambiguous_at - 60 * MICROS
     assert after.ambiguous_token == before.ambiguous_token == desk.attempts(2)[0].token
     assert after.attempts == before.attempts + charged
 
@@ -175,7 +168,7 @@ def test_a_suspect_beyond_its_retry_budget_is_still_not_given_up(open_desk):
 @pytest.mark.parametrize("fault", [TAKEN, NOT_TAKEN])
 def test_a_key_that_the_provider_may_have_forgotten_is_never_used_again(open_desk, fault):
     """DUP-34."""
-    desk = open_desk(3, can={**REPLAYS, "key_lifetime": "60s"}, sending=ONE_PASS)
+    desk = open_desk(3, can={**REPLAYS, "key_lifetime": "60s"}, **ONE_PASS)
     desk.script(fault, 2)
     desk.deliver()
     desk.pass_time(55)
@@ -186,7 +179,7 @@ def test_a_key_that_the_provider_may_have_forgotten_is_never_used_again(open_des
 
 
 def test_a_forgotten_key_is_looked_up_where_that_is_possible(open_desk):
-    desk = open_desk(3, can={"key_lifetime": "60s"}, sending=ONE_PASS)
+    desk = open_desk(3, can={"key_lifetime": "60s"}, **ONE_PASS)
     desk.script(TAKEN, 2)
     desk.deliver()
     desk.pass_time(55)
@@ -197,7 +190,7 @@ def test_a_forgotten_key_is_looked_up_where_that_is_possible(open_desk):
 
 @pytest.mark.parametrize("can", [REPLAYS, LOOK_UP], ids=["replays", "look_up"])
 def test_another_account_neither_repeats_nor_asks_and_the_right_one_settles_it_later(open_desk, can):
-    desk = open_desk(3, can=can, sending=ONE_PASS)
+    desk = open_desk(3, can=can, **ONE_PASS)
     desk.script(TAKEN, 2)
     desk.deliver()
     asked = desk.sandbox.control.statistics()["arrivals"]
@@ -213,7 +206,7 @@ def test_another_account_neither_repeats_nor_asks_and_the_right_one_settles_it_l
 
 
 def test_an_unknown_of_a_closed_window_is_not_repeated_until_it_may_be_late(open_desk):
-    desk = open_desk(3, can=REPLAYS, sending=ONE_PASS)
+    desk = open_desk(3, can=REPLAYS, **ONE_PASS)
     desk.script(NOT_TAKEN, 2)
     desk.deliver()
     desk.pass_time(60)
@@ -228,7 +221,7 @@ def test_an_unknown_of_a_closed_window_is_not_repeated_until_it_may_be_late(open
 
 
 def test_an_unknown_of_a_closed_window_is_looked_up_all_the_same(open_desk):
-    desk = open_desk(3, sending=ONE_PASS)
+    desk = open_desk(3, **ONE_PASS)
     desk.script(TAKEN, 2)
     desk.deliver()
     desk.pass_time(60)
@@ -238,7 +231,7 @@ def test_an_unknown_of_a_closed_window_is_looked_up_all_the_same(open_desk):
 
 
 def test_an_unknown_to_a_suppressed_address_is_not_repeated(open_desk):
-    desk = open_desk(3, can=REPLAYS, sending=ONE_PASS)
+    desk = open_desk(3, can=REPLAYS, **ONE_PASS)
     desk.script(NOT_TAKEN, 2)
     desk.deliver()
     desk.sql(
@@ -247,59 +240,6 @@ def test_an_unknown_to_a_suppressed_address_is_not_repeated(open_desk):
     )
     desk.pass_time(60)
     desk.deliver(run_id="run-2")
-    assert desk.row(2).state == "unknown"
-    assert desk.row(2).due_at is None
+    row = desk.row(2)
+    assert (row.state, row.hold_reason, row.due_at) == ("unknown", "no_evidence", None)
     assert len(sends(desk, 2)) == 1
-
-
-def expire_leases(desk):
-    desk.sql("UPDATE delivery SET lease_ends = 1 WHERE lease_ends IS NOT NULL")
-
-
-def test_an_acceptance_that_comes_after_the_lease_is_recorded_and_applied(open_desk, ledger_url):
-    desk = open_desk(1, can=NEITHER, sending={"timeout_seconds": 20})
-    desk.script(Fault.HELD_AFTER_ACCEPT, 1)
-    slow = desk.deliver_meanwhile()
-    desk.sandbox.control.wait(accepted=1)
-    expire_leases(desk)
-    with migrated(ledger_url) as others:
-        assert desk.as_process(others).deliver(run_id="run-2", sender="s2").expired == 1
-    assert (desk.row(1).state, desk.row(1).hold_reason) == ("unknown", "no_evidence")
-    desk.sandbox.control.release()
-    assert slow.result().lost_claims == 1
-
-    (accepted,) = desk.sandbox.oracle().acceptances()
-    row = desk.row(1)
-    assert (row.state, row.message_id, row.hold_reason) == ("sent", accepted.message_id, None)
-    (attempt,) = desk.attempts(1)
-    assert (attempt.outcome, attempt.late_outcome) == ("expired", "accepted")
-    assert attempt.late_message_id == accepted.message_id
-
-
-def test_a_late_result_that_proves_nothing_is_recorded_and_changes_nothing(open_desk, ledger_url):
-    desk = open_desk(1, can=NEITHER, sending={"timeout_seconds": 2})
-    desk.script(Fault.TIMEOUT_AFTER_ACCEPT, 1)
-    slow = desk.deliver_meanwhile()
-    desk.sandbox.control.wait(accepted=1)
-    expire_leases(desk)
-    with migrated(ledger_url) as others:
-        desk.as_process(others).deliver(run_id="run-2", sender="s2")
-    before = desk.row(1)
-    assert slow.result().lost_claims == 1
-    assert desk.row(1) == before
-    (attempt,) = desk.attempts(1)
-    assert (attempt.outcome, attempt.late_outcome) == ("expired", "ambiguous")
-
-
-def test_a_live_lease_of_another_sender_is_never_taken_and_the_run_says_it_waits(open_desk, ledger_url):
-    """DUP-14."""
-    desk = open_desk(2, can=REPLAYS, sending={"timeout_seconds": 20})
-    desk.script(Fault.HELD_AFTER_ACCEPT, 1)
-    slow = desk.deliver_meanwhile()
-    desk.sandbox.control.wait(accepted=2)
-    with migrated(ledger_url) as others:
-        other = desk.as_process(others).deliver_meanwhile(run_id="run-2", sender="s2")
-        desk.sandbox.control.release()
-        assert other.result().accepted + slow.result().accepted == 2
-    assert len(sends(desk, 1)) == 1
-    assert_once_each(desk, range(1, 3))

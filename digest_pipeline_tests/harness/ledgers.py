@@ -1,14 +1,15 @@
 """Small real ledgers: a tiny digest, a tiny customer source, a frozen period, and planted rows.
 
-    digest = tiny_spec(tmp_path)
-    with migrated(ledger_url) as ledger, tiny_source(tmp_path, customers=10) as source:
-        (manifest_id,) = frozen_period(ledger, digest, PERIOD, source)
-        plant(ledger, manifest_id, 3, "unknown")
+digest = tiny_spec(tmp_path)
+with migrated(ledger_url) as ledger, tiny_source(tmp_path, customers=10) as source:
+    (manifest_id,) = frozen_period(ledger, digest, PERIOD, source)
+    plant(ledger, manifest_id, 3, "unknown")
 """
 
 from __future__ import annotations
 
 import sqlite3
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -138,7 +139,11 @@ def write_customers(folder: Path, rows: Iterable[Mapping[str, Any]]) -> None:
             )
             conn.executemany(
                 "INSERT INTO orders (customer_id, ordered_on, item, hidden) VALUES (?, ?, ?, ?)",
-                [(row["id"], day, row["item"], row["hidden"]) for day in row["orders"] if row["id"] is not None],
+                [
+                    (row["id"], day, row["item"], row["hidden"])
+                    for day in row["orders"]
+                    if row["id"] is not None
+                ],
             )
 
 
@@ -159,6 +164,30 @@ def migrated(url: str, environment: str = ENVIRONMENT) -> Ledger:
     ledger = Ledger(url)
     migrate.upgrade(ledger, environment)
     return ledger
+
+
+def another(ledger: Ledger) -> Ledger:
+    """Return the same database with connections and a writer's lock of its own, as another process has."""
+    return Ledger(ledger.url.render_as_string(hide_password=False))
+
+
+def wait_until_blocked(ledger: Ledger) -> None:
+    """Return once some transaction of the database waits for a lock that another one holds.
+
+    At once on SQLite, which has no way to tell: there the other one waits before its first statement.
+    """
+    if not ledger.is_postgresql:
+        return
+    query = text(
+        "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+    )
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        with ledger.read() as conn:
+            if conn.execute(query).scalar_one():
+                return
+        time.sleep(0.01)
+    raise AssertionError("no transaction waits for a lock")
 
 
 def frozen_period(

@@ -1,6 +1,7 @@
 """One ledger for a whole test module, on each engine in turn, for tests that plant their own rows."""
 
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 
 import pytest
 
@@ -15,11 +16,9 @@ def shared(
 ) -> Iterator[tuple[Ledger, int]]:
     """A migrated ledger and its one manifest of twelve customers, ordinals 1 to 12, all pending."""
     folder = tmp_path_factory.mktemp("shared")
-    url = f"sqlite:///{folder / 'ledger.db'}"
+    database: AbstractContextManager[str] = nullcontext(f"sqlite:///{folder / 'ledger.db'}")
     if request.param == "postgresql":
-        url = request.getfixturevalue("postgres_server").create_database()
-    with migrated(url) as ledger, tiny_source(folder, customers=12) as source:
+        database = request.getfixturevalue("postgres_server").database()
+    with database as url, migrated(url) as ledger, tiny_source(folder, customers=12) as source:
         (manifest_id,) = frozen_period(ledger, tiny_spec(folder), PERIOD, source)
         yield ledger, manifest_id
-    if request.param == "postgresql":
-        request.getfixturevalue("postgres_server").drop_database(url)

@@ -1,11 +1,11 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import Connection
 
 from digest_pipeline.addresses import address_hash
 from digest_pipeline.ledger import claims, transitions
@@ -31,11 +31,19 @@ CUSTOMERS = 6
 
 
 @pytest.fixture
-def opened(ledger_url: str, tmp_path: Path) -> Iterator[tuple[Ledger, int]]:
+def opened(shared: tuple[Ledger, int]) -> tuple[Ledger, int]:
     """A ledger whose one manifest holds six due deliveries."""
-    with migrated(ledger_url) as ledger, tiny_source(tmp_path, CUSTOMERS) as source:
-        (manifest,) = frozen_period(ledger, tiny_spec(tmp_path), PERIOD, source)
-        yield ledger, manifest
+    ledger, manifest = shared
+    run_ledger_sql(ledger, "DELETE FROM suppression")
+    run_ledger_sql(
+        ledger,
+        "UPDATE manifest SET state = 'sealed', content_sealed_at = sealed_at, window_opens_at = 1, "
+        f"window_closes_at = {FAR}, late_until = NULL",
+    )
+    for ordinal in range(1, 13):
+        state, due_at = ("pending", 1_000) if ordinal <= CUSTOMERS else ("dead", None)
+        plant(ledger, manifest, ordinal, state, due_at=due_at)
+    return ledger, manifest
 
 
 def claim(ledger: Ledger, manifest: int, limit: int = 100, cursor: tuple[int, int] | None = None) -> Batch:
@@ -65,7 +73,11 @@ def test_eight_threads_claim_two_hundred_rows_once_each(ledger_url: str, tmp_pat
     with migrated(ledger_url) as ledger, ThreadPoolExecutor(8) as pool:
         manifest = _many(ledger, tmp_path, 200)
         # Each with connections and a writer's lock of its own, as separate processes have them.
-        taken = [one for some in pool.map(lambda _: claim_everything(ledger_url, manifest, 7), range(8)) for one in some]
+        taken = [
+            one
+            for some in pool.map(lambda _: claim_everything(ledger_url, manifest, 7), range(8))
+            for one in some
+        ]
     assert sorted(ordinal for ordinal, _ in taken) == list(range(1, 201))
     assert len({token for _, token in taken}) == 200
 
@@ -73,7 +85,9 @@ def test_eight_threads_claim_two_hundred_rows_once_each(ledger_url: str, tmp_pat
 def test_three_processes_claim_two_hundred_rows_once_each(ledger_url: str, tmp_path: Path) -> None:  # CON-01
     with migrated(ledger_url) as ledger:
         manifest = _many(ledger, tmp_path, 200)
-    children = [start_child(claimants.__name__, "claim_everything", ledger_url, manifest, 3) for _ in range(3)]
+    children = [
+        start_child(claimants.__name__, "claim_everything", ledger_url, manifest, 3) for _ in range(3)
+    ]
     taken = [one for child in children for one in result_of(child)]
     assert sorted(ordinal for ordinal, _ in taken) == list(range(1, 201))
     assert len({token for _, token in taken}) == 200
@@ -131,14 +145,18 @@ def test_the_oldest_due_rows_go_first(opened: tuple[Ledger, int]) -> None:
     assert [one.ordinal for one in claim(ledger, manifest, 3).claimed] == [5, 4, 1]
 
 
-@pytest.mark.parametrize("state", ["claimed", "unknown", "sent", "cleaned", "failed", "dead", "suppressed", "written_off"])
+@pytest.mark.parametrize(
+    "state", ["claimed", "unknown", "sent", "cleaned", "failed", "dead", "suppressed", "written_off"]
+)
 def test_what_does_not_wait_is_not_claimed(opened: tuple[Ledger, int], state: str) -> None:
     ledger, manifest = opened
     plant(ledger, manifest, 1, state)
     assert 1 not in {one.ordinal for one in claim(ledger, manifest).claimed}
 
 
-def test_an_opt_out_after_the_freeze_counts_until_the_claim(opened: tuple[Ledger, int]) -> None:  # SEC-15, INP-15
+def test_an_opt_out_after_the_freeze_counts_until_the_claim(
+    opened: tuple[Ledger, int],
+) -> None:  # SEC-15, INP-15
     ledger, manifest = opened
     suppress(ledger, "READER-2@Example.TEST")
     batch = claim(ledger, manifest)
@@ -171,7 +189,8 @@ def test_tokens_strictly_increase_and_none_is_used_twice(opened: tuple[Ledger, i
         batch = claim(ledger, manifest).claimed
         seen += [one.token for one in batch]
         rows = [{"manifest_id": manifest, "ordinal": o.ordinal, "token": o.token, "delay": 0} for o in batch]
-        ledger.transact(lambda conn, rows=rows: transitions.release_pending(conn, rows))
+        with ledger.write() as conn:
+            transitions.release_pending(conn, rows)
     assert len(seen) == 3 * CUSTOMERS
     assert seen == sorted(set(seen))
 
@@ -179,9 +198,13 @@ def test_tokens_strictly_increase_and_none_is_used_twice(opened: tuple[Ledger, i
 def test_a_claim_that_was_rolled_back_leaves_the_row_as_it_was(opened: tuple[Ledger, int]) -> None:
     ledger, manifest = opened
     before = delivery_row(ledger, manifest, 1)
-    with pytest.raises(RuntimeError, match="the process dies here"), ledger.write() as conn:
-        claims.claim_due(conn, manifest, 10, ME)
+
+    def die(conn: Connection) -> None:
+        assert claims.claim_due(conn, manifest, 10, ME).claimed
         raise RuntimeError("the process dies here")
+
+    with pytest.raises(RuntimeError, match="the process dies here"):
+        ledger.transact(die)
     assert delivery_row(ledger, manifest, 1) == before
 
 
@@ -215,7 +238,9 @@ def test_an_expired_claim_is_never_claimed_as_if_new(opened: tuple[Ledger, int])
     assert 1 not in {one.ordinal for one in claim(ledger, manifest).claimed}
 
 
-def test_an_unknown_is_sent_again_by_its_own_account_inside_the_keys_lifetime(opened: tuple[Ledger, int]) -> None:
+def test_an_unknown_is_sent_again_by_its_own_account_inside_the_keys_lifetime(
+    opened: tuple[Ledger, int],
+) -> None:
     ledger, manifest = opened
     plant(ledger, manifest, 1, "unknown")
     for who in (Claimer("r/s", "smtp", "a1", MINUTE), Claimer("r/s", "sandbox", "a2", MINUTE)):
@@ -265,7 +290,9 @@ def test_a_settlement_is_written_although_another_process_writes_meanwhile(
         one, two = claim(ledger, manifest).claimed
         with other.write() as conn:
             transitions.settle_sent(conn, [_accepted(two)])
-            waiting = pool.submit(ledger.transact, lambda conn: transitions.settle_sent(conn, [_accepted(one)]))
+            waiting = pool.submit(
+                ledger.transact, lambda conn: transitions.settle_sent(conn, [_accepted(one)])
+            )
             assert not waiting.done()
         assert waiting.result(30) == {one.token}
         assert set(states(ledger, manifest).values()) == {"sent"}

@@ -69,7 +69,10 @@ def test_every_state_has_a_row_that_the_database_admits(shared: Shared, state: S
         ("UPDATE manifest SET checksum = NULL", "ck_manifest_sealed_is_counted"),
         ("UPDATE manifest SET content_checksum = NULL", "ck_manifest_content_after_seal"),
         ("UPDATE manifest SET state = 'torn'", "ck_manifest_state"),
-        ("INSERT INTO ledger_identity SELECT 2, environment, fingerprint, 1, 0, 1, 1 FROM ledger_identity", "one_row"),
+        (
+            "INSERT INTO ledger_identity SELECT 2, environment, fingerprint, 1, 0, 1, 1 FROM ledger_identity",
+            "one_row",
+        ),
         ("UPDATE manifest_entry SET operation_key = 'same'", "(?i)unique"),
         ("DELETE FROM manifest_entry WHERE ordinal = 1", "(?i)foreign key"),
         (
@@ -84,9 +87,11 @@ def test_an_impossible_header_or_entry_is_refused(shared: Shared, statement: str
 
 
 def test_two_manifests_of_one_digest_period_and_tenant_are_refused(shared: Shared) -> None:
-    copied = "digest, period, tenant, state, build_token, key_version, time_zone, period_start_at, period_end_at, "
+    copied = (
+        "digest, period, tenant, state, build_token, key_version, time_zone, period_start_at, period_end_at, "
+    )
     copied += "window_opens_at, window_closes_at, selected_at, freezing_run_id, sealed_at, entries, checksum"
-    with pytest.raises(IntegrityError, match="(?i)unique"):
+    with pytest.raises(IntegrityError, match=r"(?i)unique"):
         run_ledger_sql(shared[0], f"INSERT INTO manifest ({copied}) SELECT {copied} FROM manifest")
 
 

@@ -39,6 +39,7 @@ _EXTRA: dict[str, dict[str, Any]] = {
     "disprove_unknown": {"delay": 0},
     "write_off": {},
     "apply_acceptance": {"message_id": "m-1", "proof": "accepted"},
+    "replay": {"late": 60_000_000},
     "fail_sent": {"failure_class": "content"},
 }
 GUARDED_BY_TOKEN = sorted(set(_EXTRA) - {"apply_acceptance"})
@@ -49,7 +50,7 @@ def take(shared: Shared, arrow: str, token: int = OLD, **changed: Any) -> bool:
     """Try one arrow on ordinal 1; whether its function says that it moved the row."""
     ledger, manifest = shared
     with ledger.write() as conn:
-        return _TAKERS.get(arrow, _by_rows)(conn, manifest, arrow, token, changed)
+        return bool(_TAKERS.get(arrow, _by_rows)(conn, manifest, arrow, token, changed))
 
 
 def _by_rows(conn: Connection, manifest: int, arrow: str, token: int, changed: dict[str, Any]) -> bool:
@@ -138,7 +139,9 @@ def test_every_arrow_that_leaves_a_claim_without_an_acceptance_refuses_ambiguity
 
 
 @pytest.mark.parametrize("state", [s for s in State if s not in (State.SENT, State.CLEANED)])
-def test_positive_evidence_makes_any_state_sent_and_settles_the_ambiguity(shared: Shared, state: State) -> None:
+def test_positive_evidence_makes_any_state_sent_and_settles_the_ambiguity(
+    shared: Shared, state: State
+) -> None:
     ambiguous = {"ambiguous_at": 900, "ambiguous_token": 900} if state in _MAY_BE_AMBIGUOUS else {}
     planted(shared, state, hold_reason="no_evidence", failure_class="ambiguous", **ambiguous)
     # An older attempt's token: late evidence is not fenced out.
@@ -163,7 +166,14 @@ def test_late_evidence_returns_the_newest_token_so_that_a_newer_attempt_is_seen(
 
 
 def test_a_charged_arrow_counts_one_attempt_from_the_first_claim(shared: Shared) -> None:
-    for arrow in ("settle_sent", "settle_retry", "settle_failed", "settle_dead", "settle_unknown", "expire_lease"):
+    for arrow in (
+        "settle_sent",
+        "settle_retry",
+        "settle_failed",
+        "settle_dead",
+        "settle_unknown",
+        "expire_lease",
+    ):
         planted(shared, "claimed", claimed_at=77, attempts=0)
         take(shared, arrow)
         row = delivery_row(*shared, 1)
@@ -186,7 +196,9 @@ def test_a_release_is_no_attempt(shared: Shared) -> None:
 def test_an_unknown_that_was_released_before_the_wire_is_charged_nothing_and_blames_the_older_attempt(
     shared: Shared,
 ) -> None:
-    planted(shared, "claimed", attempts=1, budget_from=5, ambiguous_at=900, ambiguous_token=900, absent_at=950)
+    planted(
+        shared, "claimed", attempts=1, budget_from=5, ambiguous_at=900, ambiguous_token=900, absent_at=950
+    )
     assert take(shared, "settle_unknown", charge=0, may_have_been_sent=0)
     row = delivery_row(*shared, 1)
     assert (row.state, row.attempts) == ("unknown", 1)
@@ -266,7 +278,13 @@ def test_one_statement_moves_its_rows_and_returns_only_those(shared: Shared) -> 
     for ordinal in range(1, 7):
         plant(ledger, manifest, ordinal, "claimed" if ordinal % 2 else "retry")
     rows = [
-        {"manifest_id": manifest, "ordinal": o, "token": 1_000 + o, "message_id": f"m-{o}", "proof": "accepted"}
+        {
+            "manifest_id": manifest,
+            "ordinal": o,
+            "token": 1_000 + o,
+            "message_id": f"m-{o}",
+            "proof": "accepted",
+        }
         for o in range(1, 7)
     ]
     with ledger.write() as conn:
@@ -283,12 +301,17 @@ def test_the_table_names_functions_of_transitions_and_each_takes_its_own_arrow()
 def test_nothing_but_transitions_writes_the_state_of_a_delivery() -> None:
     """Only ``transitions`` updates it; ``manifests`` makes the rows."""
     package = Path(digest_pipeline.__file__).parent
-    writers = {str(path.relative_to(package)) for path in package.rglob("*.py") if _sets_a_delivery_state(path)}
+    writers = {
+        str(path.relative_to(package)) for path in package.rglob("*.py") if _sets_a_delivery_state(path)
+    }
     assert writers == {"ledger/transitions.py"}
     inserts = {
         str(path.relative_to(package))
         for path in package.rglob("*.py")
-        if re.search(r"bulk_insert\(\w+, delivery\b|insert\(delivery\)|\bdelivery\.insert\(|INTO delivery\b", path.read_text())
+        if re.search(
+            r"bulk_insert\(\w+, delivery\b|insert\(delivery\)|\bdelivery\.insert\(|INTO delivery\b",
+            path.read_text(),
+        )
     }
     assert inserts == {"ledger/manifests.py"}
 
@@ -302,7 +325,11 @@ def _sets_a_delivery_state(path: Path) -> bool:
             target = ast.unparse(call.func.value)
             if re.search(r"update\((delivery|schema\.delivery)\)|delivery\.update\(", target):
                 names = [keyword.arg for keyword in call.keywords] + [
-                    key.value for a in call.args if isinstance(a, ast.Dict) for key in a.keys if isinstance(key, ast.Constant)
+                    key.value
+                    for a in call.args
+                    if isinstance(a, ast.Dict)
+                    for key in a.keys
+                    if isinstance(key, ast.Constant)
                 ]
                 if "state" in names or (None in names and "state" in ast.unparse(call)):
                     return True

@@ -1,4 +1,5 @@
 import math
+from itertools import pairwise
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -117,7 +118,7 @@ def test_while_halted_probes_lie_at_least_the_probe_interval_apart(rate, burst, 
         before = len(run.starts)
         run.take(10, 10, SECOND)
         taken_at += [run.now] * (len(run.starts) - before)
-    assert all(b - a >= PROBE_EVERY for a, b in zip(taken_at, taken_at[1:], strict=False))
+    assert all(b - a >= PROBE_EVERY for a, b in pairwise(taken_at))
 
 
 @given(

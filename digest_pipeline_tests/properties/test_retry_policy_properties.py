@@ -37,9 +37,7 @@ POLICIES = st.builds(
 )
 UNIT = st.floats(0, 1)
 BUDGETS = st.builds(Budget, st.integers(0, 10_000), st.floats(0, 1e9))
-EVIDENCE = st.one_of(
-    st.builds(Evidence, st.floats(0, 1e6)), st.just(Evidence(None, HoldReason.NO_EVIDENCE))
-)
+EVIDENCE = st.one_of(st.builds(Evidence, st.floats(0, 1e6)), st.just(Evidence(None, HoldReason.NO_EVIDENCE)))
 OUTCOMES = st.one_of(
     st.builds(Accepted, st.none() | st.text(), st.booleans()),
     st.builds(Refused, st.sampled_from([FailureClass.RECIPIENT, FailureClass.CONTENT]), st.text()),
@@ -90,6 +88,7 @@ def test_a_row_that_is_never_taken_dies_within_its_budget_and_never_before(polic
         attempts += 1
         if isinstance(found, Stop):
             break
+        assert isinstance(found, Again)
         assert attempts < policy.max_attempts
         assert age < policy.max_age_hours * 3600
         age += max(spacing, found.delay)

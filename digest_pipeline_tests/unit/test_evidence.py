@@ -77,7 +77,9 @@ def test_an_absence_counts_only_when_visible_and_retained_and_the_second_only_ap
 )
 def test_without_a_readable_answer_and_a_known_key_found_nothing_is_concluded(moment, doubt, answer, control):
     over = moment == "past retention"
-    assert ask(answer, doubt, MOMENTS[moment], control) is (Finding.NO_EVIDENCE if over else Finding.ASK_LATER)
+    assert ask(answer, doubt, MOMENTS[moment], control) is (
+        Finding.NO_EVIDENCE if over else Finding.ASK_LATER
+    )
 
 
 def test_two_absences_lie_apart_even_where_a_provider_shows_everything_at_once():

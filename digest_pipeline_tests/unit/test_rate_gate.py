@@ -31,6 +31,7 @@ def test_permits_are_spaced_by_the_rate_and_end_at_the_horizon():
 def test_the_gate_grants_at_the_moment_it_named():
     starts, state = drain(gate(), NOW)
     again = grant(state, NOW, 3, HORIZON).again_at
+    assert again is not None
     assert grant(state, again, 3, HORIZON).starts == (starts[-1] + SECOND // 10,)
 
 

@@ -144,7 +144,9 @@ def test_an_acceptance_keeps_the_providers_id_and_proof():
     assert settle(Accepted("m-9", proof=Proof.DELIVERED)) == Sent("m-9", Proof.DELIVERED)
 
 
-@pytest.mark.parametrize(("attempt", "backoff"), [(1, 30), (2, 60), (3, 120), (6, 960), (7, 1800), (50, 1800)])
+@pytest.mark.parametrize(
+    ("attempt", "backoff"), [(1, 30), (2, 60), (3, 120), (6, 960), (7, 1800), (50, 1800)]
+)
 def test_the_backoff_doubles_to_its_cap_and_jitter_takes_at_most_half(attempt, backoff):
     policy = Retry()
     assert retry_delay(policy, attempt, 0.0) == backoff / 2

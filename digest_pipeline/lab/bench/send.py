@@ -128,7 +128,9 @@ def _contestants(trial: SendTrial) -> Iterator[list[_Contestant]]:
         sqlite = _ledger(stack, f"sqlite:///{folder / 'ledger.db'}")
         postgresql = _ledger(stack, stack.enter_context(server.database()))
         yield [
-            _Contestant(name, run, ledger, stack.enter_context(_provider(folder / f"provider-{place}.db", trial)))
+            _Contestant(
+                name, run, ledger, stack.enter_context(_provider(folder / f"provider-{place}.db", trial))
+            )
             for place, (name, run, ledger) in enumerate(
                 [(BARE, run_bare, sqlite), (SQLITE, run_ours, sqlite), (POSTGRESQL, run_ours, postgresql)]
             )

@@ -44,7 +44,11 @@ def packed_messages(digest: Digest, period: Period) -> list[Packed]:
     template = load_template(digest.content.template)
     renderer = make_renderer(digest, period, template, render_inputs(digest, template))
     return [
-        pack(renderer.render(_key(digest, period, number), {"name": f"Reader {number}"}, _items(period, number)))
+        pack(
+            renderer.render(
+                _key(digest, period, number), {"name": f"Reader {number}"}, _items(period, number)
+            )
+        )
         for number in range(DIFFERENT_MESSAGES)
     ]
 

@@ -276,6 +276,12 @@ def upgrade() -> None:
             nullable=True,
             comment="first charged attempt; age is counted from here",
         ),
+        sa.Column(
+            "late_until",
+            sa.BigInteger(),
+            nullable=True,
+            comment="a replay's permission to send after the window closed",
+        ),
         sa.Column("gateway", sa.Text(), nullable=True),
         sa.Column("account", sa.Text(), nullable=True),
         sa.Column(

@@ -11,7 +11,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from digest_pipeline.ledger.measures import Tries
-from digest_pipeline.reconciliation.timeline import Timeline
+from digest_pipeline.reconciliation.reporting.timeline import Timeline
 from digest_pipeline.states import State
 
 if TYPE_CHECKING:
@@ -55,7 +55,8 @@ _SETTINGS: Any = {
     "axes.facecolor": "none",
     "savefig.facecolor": "none",
 }
-_WIDTH, _ROW = 7.2, 0.3
+_HALF, _WHOLE, _ROW = 5.0, 10.4, 0.3
+"""Inches: half and all of the page's width, and one bar."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,10 +85,10 @@ def attempts_chart(tries: Sequence[Tries]) -> Chart:
 
 
 def name_of(one: Tries) -> str:
-    """Return how people read an attempt's end, e.g. ``not sent, transient``."""
+    """Return how people read an attempt's end, e.g. ``not sent (transient)``."""
     outcome = one.outcome.replace("_", " ")
     same = one.failure_class in (None, one.outcome)
-    return outcome if same else f"{outcome}, {one.failure_class}"
+    return outcome if same else f"{outcome} ({one.failure_class})"
 
 
 def _colour(one: Tries) -> str:
@@ -120,7 +121,7 @@ def _bars(name: str, rows: Sequence[tuple[str, int, str]]) -> str:
         labels, counts, colours = zip(*rows, strict=True)
         axes.barh(labels, counts, color=colours, height=0.62)
         axes.invert_yaxis()
-        axes.set_xlim(0, max(counts) * 1.14)
+        axes.set_xlim(0, max(counts) * 1.2)
         axes.xaxis.set_visible(False)
         axes.tick_params(axis="y", length=0)
         for place, count in enumerate(counts):
@@ -129,7 +130,7 @@ def _bars(name: str, rows: Sequence[tuple[str, int, str]]) -> str:
             )
         _frame(axes, "left")
 
-    return _svg(name, 0.3 + _ROW * len(rows), draw)
+    return _svg(name, (_HALF, 0.3 + _ROW * len(rows)), draw)
 
 
 def _columns(name: str, timeline: Timeline) -> str:
@@ -145,11 +146,11 @@ def _columns(name: str, timeline: Timeline) -> str:
         axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
         axes.grid(axis="y", color=LINE, linewidth=0.8)
         axes.set_axisbelow(True)
-        axes.tick_params(length=0)
+        axes.tick_params(length=0, pad=6)
         axes.set_xlabel(f"UTC, from {timeline.start:%Y-%m-%d}")
         _frame(axes, "bottom")
 
-    return _svg(name, 2.5, draw)
+    return _svg(name, (_WHOLE, 2.8), draw)
 
 
 def _label(timeline: Timeline, place: int) -> str:
@@ -172,7 +173,7 @@ def _frame(axes: Axes, kept: str) -> None:
         spine.set_visible(side == kept)
 
 
-def _svg(name: str, height: float, draw: Any) -> str:
+def _svg(name: str, size: tuple[float, float], draw: Any) -> str:
     # Imported only where a chart is drawn: it takes longer than everything else the package loads. No
     # pyplot, so nothing is shared between threads.
     import matplotlib as mpl
@@ -180,7 +181,7 @@ def _svg(name: str, height: float, draw: Any) -> str:
 
     buffer = io.StringIO()
     with mpl.rc_context(_SETTINGS):
-        figure: Figure = Figure(figsize=(_WIDTH, height), layout="constrained")
+        figure: Figure = Figure(figsize=size, layout="constrained")
         draw(figure.subplots())
         no_metadata = {"Date": None, "Creator": None, "Format": None, "Type": None}
         figure.savefig(buffer, format="svg", metadata=no_metadata)

@@ -10,10 +10,15 @@ from typing import Any
 
 from jinja2 import Environment, StrictUndefined, Template
 
-from digest_pipeline.reconciliation.charts import attempts_chart, deliveries_chart, name_of, states_chart
-from digest_pipeline.reconciliation.figures import Figures, TenantFigures
-from digest_pipeline.reconciliation.next_steps import next_steps
-from digest_pipeline.reconciliation.verdict import verdict_of
+from digest_pipeline.reconciliation.reporting.charts import (
+    attempts_chart,
+    deliveries_chart,
+    name_of,
+    states_chart,
+)
+from digest_pipeline.reconciliation.reporting.figures import Figures, TenantFigures
+from digest_pipeline.reconciliation.reporting.next_steps import next_steps
+from digest_pipeline.reconciliation.reporting.verdict import verdict_of
 from digest_pipeline.states import State
 
 MOST_TENANTS = 200

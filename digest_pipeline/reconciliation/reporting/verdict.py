@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from digest_pipeline.reconciliation.figures import Figures
+from digest_pipeline.reconciliation.reporting.figures import Figures
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from digest_pipeline.ledger.reads import Summary
 from digest_pipeline.ledger.schema import ManifestState
 from digest_pipeline.periods import Period
 from digest_pipeline.reconciliation.comparison import Comparison
-from digest_pipeline.reconciliation.timeline import Timeline, read_timeline
+from digest_pipeline.reconciliation.reporting.timeline import Timeline, read_timeline
 from digest_pipeline.spec import Digest
 from digest_pipeline.states import DEAD_LETTERS, UNSETTLED, HoldReason, State
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import uuid
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -15,7 +16,7 @@ import pandas as pd
 from sqlalchemy import Connection, Row
 
 from digest_pipeline.ledger import measures
-from digest_pipeline.reconciliation.figures import Figures, waits_because
+from digest_pipeline.reconciliation.reporting.figures import Figures, waits_because
 from digest_pipeline.states import CLAIMABLE, State
 
 PAGE = 20_000
@@ -35,9 +36,8 @@ MISSING = "missing"
 """The state of a customer without a delivery, which no customer of a sound ledger has."""
 
 _READ = ("ordinal", "operation_key", "customer_id", "state", "proof", "attempts", "reason", "finished_at")
-_TEXTS = [name for name in COLUMNS if name not in ("attempts", "finished_at")]
 # What a spreadsheet takes for a formula or a command, also behind blanks, quotes and in full width.
-_FORMULA = r"[\t\r\n]|[\s\"'`]*[=+\-@＝＋－＠]"  # noqa: RUF001
+_FORMULA = re.compile(r"[\t\r\n]|[\s\"'`]*[=+\-@＝＋－＠]").match  # noqa: RUF001
 _WAITING = sorted(CLAIMABLE)
 
 
@@ -63,22 +63,28 @@ def write_csv(conn: Connection, figures: Figures, path: Path) -> Counter[tuple[s
 def as_frame(rows: Sequence[Row[Any]], manifest: Row[Any], hold: str | None) -> pd.DataFrame:
     """Return one page as the file has it. ``hold``: why nothing of this manifest can be claimed now."""
     frame = pd.DataFrame.from_records([tuple(row) for row in rows], columns=list(_READ))
-    frame["tenant"] = manifest.tenant
+    frame["tenant"] = neutralise(manifest.tenant)
     without = State.PENDING if manifest.content_sealed_at is None else MISSING
     frame["state"] = frame["state"].fillna(str(without))
     if hold is not None:
         waits = frame["state"].isin(_WAITING)
         frame["reason"] = frame["reason"].astype(object).mask(waits, hold)
     frame["finished_at"] = as_instants(frame["finished_at"])
-    for name in _TEXTS:
-        frame[name] = neutralise(frame[name])
+    for name in ("operation_key", "customer_id"):
+        frame[name] = [neutralise(text) for text in frame[name]]
+    for name in ("state", "proof", "reason"):
+        # A handful of words, written by this package: each is looked at once.
+        frame[name] = (
+            frame[name]
+            .fillna("")
+            .map({word: neutralise(word) for word in frame[name].dropna().unique()} | {"": ""})
+        )
     return frame[list(COLUMNS)]
 
 
-def neutralise(texts: pd.Series[Any]) -> pd.Series[Any]:
-    """Return the texts with an apostrophe before whatever a spreadsheet would run; "" for None."""
-    filled = texts.fillna("").astype(str)
-    return filled.mask(filled.str.match(_FORMULA), "'" + filled)
+def neutralise(text: str) -> str:
+    """Return the text with an apostrophe before it if a spreadsheet would run it."""
+    return f"'{text}" if _FORMULA(text) else text
 
 
 def as_instants(microseconds: pd.Series[Any]) -> list[str]:

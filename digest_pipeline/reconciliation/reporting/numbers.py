@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from digest_pipeline.reconciliation.comparison import Comparison
-from digest_pipeline.reconciliation.figures import Figures
+from digest_pipeline.reconciliation.reporting.figures import Figures
 
 Numbers = dict[str, int | float]
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from digest_pipeline.reconciliation.figures import Figures
-from digest_pipeline.reconciliation.next_steps import next_steps
-from digest_pipeline.reconciliation.verdict import verdict_of
+from digest_pipeline.reconciliation.reporting.figures import Figures
+from digest_pipeline.reconciliation.reporting.next_steps import next_steps
+from digest_pipeline.reconciliation.reporting.verdict import verdict_of
 
 MOST_STEPS = 6
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from digest_pipeline.reconciliation.comparison import Comparison
-from digest_pipeline.reconciliation.figures import Figures
+from digest_pipeline.reconciliation.reporting.figures import Figures
 from digest_pipeline.states import HoldReason, State
 
 NEEDS_A_PERSON = (
@@ -90,7 +90,7 @@ def _unfinished(figures: Figures) -> Iterator[Step]:
     if undecided:
         yield Step(
             f"{undecided:,} are unknown and no evidence will come by itself: look at them and decide",
-            "digest resolve" + _which(figures),
+            "digest unknowns list" + _which(figures),
         )
     not_yet = held.get(HoldReason.WINDOW_NOT_OPEN, 0)
     if not_yet:
@@ -102,7 +102,7 @@ def _unfinished(figures: Figures) -> Iterator[Step]:
         yield Step(
             f"{figures.stopped:,} stopped without a send ({states[State.FAILED]:,} failed, "
             f"{states[State.DEAD]:,} out of retries): repair the cause, then try those again",
-            "digest replay" + _which(figures),
+            "digest dead-letters list" + _which(figures),
         )
     if not figures.meets_objective and not figures.open and not figures.stopped:
         yield Step(

@@ -12,11 +12,11 @@ from digest_pipeline.eligibility.drift import Drift
 from digest_pipeline.ledger.engine import Ledger
 from digest_pipeline.periods import Period
 from digest_pipeline.reconciliation.comparison import Comparison
-from digest_pipeline.reconciliation.figures import Figures, TenantFigures, read_figures
-from digest_pipeline.reconciliation.numbers import as_numbers
-from digest_pipeline.reconciliation.report_csv import replacing, write_csv
-from digest_pipeline.reconciliation.report_html import page
-from digest_pipeline.reconciliation.report_markdown import summary_of
+from digest_pipeline.reconciliation.reporting.csv_file import replacing, write_csv
+from digest_pipeline.reconciliation.reporting.figures import Figures, TenantFigures, read_figures
+from digest_pipeline.reconciliation.reporting.html_page import page
+from digest_pipeline.reconciliation.reporting.markdown import summary_of
+from digest_pipeline.reconciliation.reporting.numbers import as_numbers
 from digest_pipeline.spec import Digest
 
 

@@ -1,0 +1,144 @@
+"""What a person may do with dead letters and unknowns, and what is refused by name."""
+
+import json
+import threading
+
+import pytest
+
+from digest_pipeline.errors import InputError
+from digest_pipeline.lab.sandbox.faults import Fault
+from digest_pipeline.operations.decisions import Order
+from digest_pipeline.operations.replay import approve, replay
+from digest_pipeline.operations.resolve import Verdict, resolve
+from digest_pipeline_tests.harness.delivering import LABEL, NEITHER, assert_once_each, key_of
+
+REFUSED, TAKEN = Fault.INVALID_RECIPIENT_422, Fault.RESET_AFTER_ACCEPT
+
+
+def order(desk, *numbers, who="ann", reason="the provider's outage is over"):
+    return Order(desk.digest, desk.digest.period(LABEL), tuple(key_of(number) for number in numbers), who, reason)
+
+
+def actions(desk):
+    return desk.sql("SELECT * FROM operator_action ORDER BY id")
+
+
+def test_a_replayed_dead_letter_goes_out_once_under_its_own_key(open_desk):
+    desk = open_desk(4)
+    desk.script(REFUSED, 2)
+    desk.deliver()
+    assert desk.counts() == {"sent": 3, "failed": 1}
+    decision = replay(desk.ledger, order(desk, 2), apply=True)
+    assert (decision.changed, decision.refused) == ([key_of(2)], {})
+    desk.deliver(run_id="run-2")
+    desk.deliver(run_id="run-3")  # redelivered: a no-op
+    assert desk.counts() == {"sent": 4}
+    assert_once_each(desk, range(1, 5))
+    (action,) = actions(desk)
+    assert (action.kind, action.who, json.loads(action.keys)) == ("replay", "ann", [key_of(2)])
+
+
+def test_a_replay_is_a_dry_run_unless_it_is_applied(open_desk):
+    desk = open_desk(3)
+    desk.script(REFUSED, 2)
+    desk.deliver()
+    decision = replay(desk.ledger, order(desk, 2), apply=False)
+    assert (decision.applied, decision.changed) == (False, [key_of(2)])
+    assert desk.row(2).state == "failed"
+    assert actions(desk) == []
+
+
+def test_what_was_or_may_have_been_sent_is_refused_by_name_and_stops_nobody_else(open_desk):
+    desk = open_desk(5, can=NEITHER)
+    desk.script(REFUSED, 2)
+    desk.script(TAKEN, 3)
+    desk.deliver()
+    keys = (*order(desk, 1, 2, 3).keys, "tiny_digest:2025-W10:nobody")
+    decision = replay(desk.ledger, Order(desk.digest, desk.digest.period(LABEL), keys, "ann", "why"), apply=True)
+    assert decision.changed == [key_of(2)]
+    assert decision.refused == {
+        key_of(1): "an attempt was accepted: a replay could be a second mail",
+        key_of(3): "it is unknown",
+        "tiny_digest:2025-W10:nobody": "not a delivery of this period",
+    }
+    again = replay(desk.ledger, order(desk, 2), apply=True)
+    assert again.refused == {key_of(2): "it waits to be sent already"}
+
+
+def test_of_two_replays_of_one_letter_at_once_one_wins(open_desk):
+    desk = open_desk(3)
+    desk.script(REFUSED, 2)
+    desk.deliver()
+    decisions = []
+    both = [
+        threading.Thread(target=lambda: decisions.append(replay(desk.ledger, order(desk, 2), apply=True)))
+        for _ in range(2)
+    ]
+    for one in both:
+        one.start()
+    for one in both:
+        one.join()
+    assert sorted(len(decision.changed) for decision in decisions) == [0, 1]
+    assert len(actions(desk)) == 1
+
+
+def test_a_replay_after_the_window_has_closed_is_sent_and_nothing_else_of_the_period_is(open_desk):
+    desk = open_desk(3)
+    desk.script(REFUSED, 2)
+    desk.deliver()
+    desk.sql("UPDATE delivery SET state = 'pending', finished_at = NULL, proof = NULL, due_at = 0, token = NULL "
+             "WHERE ordinal = 3")  # fmt: skip
+    desk.close_window()
+    replay(desk.ledger, order(desk, 2), apply=True)
+    desk.deliver(run_id="run-2")
+    assert desk.row(2).state == "sent"
+    assert desk.row(3).state == "pending"
+
+
+@pytest.mark.parametrize(
+    ("keys", "who", "reason", "says"),
+    [
+        ((), "ann", "why", "no keys"),
+        (("k",), "ann", "  ", "reason"),
+        (("k",), " ", "why", "--by"),
+        (tuple(f"k{n}" for n in range(1_001)), "ann", "why", "more than the 1000"),
+    ],
+)
+def test_an_order_without_bounds_is_refused_before_anything_is_written(open_desk, keys, who, reason, says):
+    desk = open_desk(1)
+    with pytest.raises(InputError, match=says):
+        replay(desk.ledger, Order(desk.digest, desk.digest.period(LABEL), keys, who, reason), apply=True)
+    assert actions(desk) == []
+
+
+def test_above_the_configured_count_somebody_else_has_to_approve(open_desk):
+    desk = open_desk(3, replay={"approve_above": 1})
+    desk.script(REFUSED, 1, 2)
+    desk.deliver()
+    proposed = replay(desk.ledger, order(desk, 1, 2), apply=True)
+    assert (proposed.applied, desk.counts()["failed"]) == (False, 2)
+    digests = {desk.digest.name: desk.digest}
+    with pytest.raises(InputError, match="somebody else"):
+        approve(desk.ledger, digests, proposed.approval, who="ann")
+    done = approve(desk.ledger, digests, proposed.approval, who="bob")
+    assert sorted(done.changed) == [key_of(1), key_of(2)]
+    with pytest.raises(InputError, match="no replay number"):
+        approve(desk.ledger, digests, proposed.approval, who="bob")
+    desk.deliver(run_id="run-2")
+    assert_once_each(desk, range(1, 4))
+
+
+@pytest.mark.parametrize(
+    ("verdict", "state"),
+    [(Verdict.SENT, "sent"), (Verdict.NOT_SENT, "retry"), (Verdict.WRITTEN_OFF, "written_off")],
+)
+def test_a_person_settles_an_unknown_that_no_evidence_will(open_desk, verdict, state):
+    desk = open_desk(3, can=NEITHER)
+    desk.script(TAKEN, 2)
+    desk.deliver()
+    assert (desk.row(2).state, desk.row(2).hold_reason) == ("unknown", "no_evidence")
+    decision = resolve(desk.ledger, order(desk, 1, 2), verdict, apply=True)
+    assert (decision.changed, decision.refused) == ([key_of(2)], {key_of(1): "it is sent"})
+    assert desk.row(2).state == state
+    (action,) = actions(desk)
+    assert json.loads(action.effect) == {"as": str(verdict), "resolved": 1}

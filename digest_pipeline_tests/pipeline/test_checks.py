@@ -1,0 +1,414 @@
+"""Every asset check, proven by planting what it must catch: raw SQL, in a finished period."""
+
+import asyncio
+import hashlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import dagster as dg
+import pytest
+
+from digest_pipeline.defs.checks import CHECKS
+from digest_pipeline.gateways import registry
+from digest_pipeline.gateways.base import Envelope
+from digest_pipeline.lab.sandbox.faults import Fault, Rule
+from digest_pipeline_tests.harness.postgres import ENGINES
+from digest_pipeline_tests.harness.rim import Rim, failures, rim_at
+from digest_pipeline_tests.harness.sandbox import API_KEY, as_new, envelope
+
+HERE, THERE = "2025-W10", "2025-W11"
+DAYS = ("2025-03-05", "2025-03-12")
+LONG_AGO = 1_000_000
+"""A second after 1970: older than every retention rule."""
+
+
+@dataclass(frozen=True)
+class Planted:
+    """A violation of one check. ``named``: the numbers of the customers whose keys it must name."""
+
+    check: str
+    plant: Callable[[Rim, int], None]
+    named: tuple[int, ...] = ()
+    count: int | None = None
+    says: str = ""
+    case: str = ""
+
+    @property
+    def id(self) -> str:
+        return f"{self.check}-{self.case}" if self.case else self.check
+
+
+def sql(*statements: str) -> Callable[[Rim, int], None]:
+    def plant(rim: Rim, manifest_id: int) -> None:
+        for statement in statements:
+            rim.sql(statement, m=manifest_id)
+
+    return plant
+
+
+def second_acceptance(message: str) -> Callable[[Rim, int], None]:
+    """Another accepted attempt of customer 2, which no code of ours could write."""
+    return sql(
+        "INSERT INTO attempt (token, manifest_id, ordinal, claimed_by, gateway, account, claimed_at, ended_at, stage, "
+        "outcome, charged, message_id, replayed) SELECT token + 900000, manifest_id, ordinal, claimed_by, gateway, "
+        f"account, claimed_at, ended_at, stage, 'accepted', charged, {message}, false FROM attempt "
+        "WHERE manifest_id = :m AND ordinal = 2"
+    )
+
+
+def too_many_attempts(rim: Rim, manifest_id: int) -> None:
+    for n in range(rim.digest.retry.max_attempts + 1):
+        rim.sql(
+            "INSERT INTO attempt (token, manifest_id, ordinal, claimed_by, gateway, account, claimed_at, ended_at, "
+            "stage, outcome, failure_class, charged, replayed) VALUES (:t, :m, 3, 'r/s', 'sandbox', 'a', 1, 2, "
+            "'on_wire', 'not_sent', 'transient', true, false)",
+            t=800_000 + manifest_id * 100 + n,
+            m=manifest_id,
+        )
+
+
+def restored_content(rim: Rim, manifest_id: int) -> None:
+    rim.sql("INSERT INTO content (manifest_id, ordinal, document) VALUES (:m, 3, :d)", m=manifest_id, d=b"x")
+
+
+_OTHER = hashlib.sha256(b"m@evil.test").hexdigest()
+_BACK = "cleaned_at = NULL, cleaned_by = NULL"
+_UNSENT = f"proof = NULL, finished_at = NULL, {_BACK}"
+VIOLATIONS = (
+    Planted(
+        "manifest_is_frozen",
+        sql("UPDATE manifest_entry SET recipient = 'mallory@evil.test' WHERE manifest_id = :m AND ordinal = 2"),
+        named=(2,),
+        says="recipient",
+        case="address",
+    ),
+    Planted(
+        "manifest_is_frozen",
+        sql(
+            f"UPDATE manifest_entry SET recipient = 'm@evil.test', recipient_hash = '{_OTHER}' "
+            "WHERE manifest_id = :m AND ordinal = 2"
+        ),
+        says="changed after the seal",
+        case="address_and_hash",
+    ),
+    Planted(
+        "manifest_is_frozen",
+        sql("UPDATE delivery SET payload_hash = 'f00' WHERE manifest_id = :m AND ordinal = 2"),
+        says="content was changed",
+        case="content",
+    ),
+    Planted(
+        "manifest_is_frozen",
+        sql("UPDATE manifest_entry SET operation_key = operation_key || 'x' WHERE manifest_id = :m AND ordinal = 2"),
+        says="changed after the seal",
+        case="key",
+    ),
+    Planted(
+        "manifest_is_frozen",
+        sql(
+            "DELETE FROM delivery WHERE manifest_id = :m AND ordinal = 5",
+            "DELETE FROM manifest_entry WHERE manifest_id = :m AND ordinal = 5",
+        ),
+        says="5 entries and has 4",
+        case="removed_entry",
+    ),
+    Planted(
+        "manifest_is_frozen",
+        sql("UPDATE manifest SET state = 'building' WHERE id = :m"),
+        says="not sealed",
+        case="thawed",
+    ),
+    Planted(
+        "manifest_accounts_for_everyone",
+        sql("UPDATE manifest SET selected = selected + 3 WHERE id = :m"),
+        count=3,
+        says="8 selected",
+        case="lost_rows",
+    ),
+    Planted(
+        "manifest_accounts_for_everyone",
+        sql("DELETE FROM delivery WHERE manifest_id = :m AND ordinal IN (2, 4)"),
+        named=(2, 4),
+        says="2 customers",
+        case="no_delivery",
+    ),
+    Planted("no_duplicate_sends", second_acceptance("'another-message'"), named=(2,), case="two_messages"),
+    Planted("no_duplicate_sends", second_acceptance("NULL"), named=(2,), case="unnamed_message"),
+    Planted(
+        "no_duplicate_sends",
+        sql(
+            "UPDATE attempt SET late_outcome = 'accepted', late_message_id = 'late-message', outcome = 'expired', "
+            "message_id = NULL WHERE manifest_id = :m AND ordinal = 2",
+            "INSERT INTO attempt (token, manifest_id, ordinal, claimed_by, gateway, account, claimed_at, ended_at, "
+            "stage, outcome, charged, message_id, replayed) SELECT token + 900000, manifest_id, ordinal, claimed_by, "
+            "gateway, account, claimed_at, ended_at, stage, 'accepted', charged, 'in-time', false FROM attempt "
+            "WHERE manifest_id = :m AND ordinal = 2",
+        ),
+        named=(2,),
+        case="late_acceptance",
+    ),
+    Planted(
+        "every_delivery_is_visible",
+        sql(f"UPDATE delivery SET state = 'pending', due_at = NULL, {_UNSENT} WHERE manifest_id = :m AND ordinal = 3"),
+        named=(3,),
+        case="never_due",
+    ),
+    Planted(
+        "every_delivery_is_visible",
+        sql(
+            f"UPDATE delivery SET state = 'claimed', lease_ends = {LONG_AGO}, {_UNSENT} "
+            "WHERE manifest_id = :m AND ordinal = 3"
+        ),
+        named=(3,),
+        case="dead_lease",
+    ),
+    Planted(
+        "every_delivery_is_visible",
+        sql(
+            f"UPDATE delivery SET state = 'unknown', ambiguous_at = {LONG_AGO}, due_at = NULL, hold_reason = NULL, "
+            f"{_UNSENT} WHERE manifest_id = :m AND ordinal = 3"
+        ),
+        named=(3,),
+        case="forgotten_unknown",
+    ),
+    Planted("attempts_within_policy", too_many_attempts, named=(3,), says="3 times"),
+    Planted(
+        "coverage_meets_objective",
+        sql(
+            f"UPDATE delivery SET state = 'dead', proof = NULL, {_BACK}, failure_class = 'transient' "
+            "WHERE manifest_id = :m AND ordinal = 3"
+        ),
+        says="coverage 0.8000 is below the objective 0.99",
+        case="dead",
+    ),
+    Planted(
+        "coverage_meets_objective",
+        sql(
+            "UPDATE manifest SET window_opens_at = 0, window_closes_at = 1, late_until = NULL WHERE id = :m",
+        ),
+        count=5,
+        says="coverage 0.0000",
+        case="all_too_late",
+    ),
+    Planted(
+        "no_unknown_past_retention",
+        sql(
+            f"UPDATE delivery SET state = 'unknown', ambiguous_at = {LONG_AGO}, due_at = 1, {_UNSENT} "
+            "WHERE manifest_id = :m AND ordinal = 3"
+        ),
+        named=(3,),
+        says="30 days",
+    ),
+    Planted(
+        "cleanup_only_after_definitive_send",
+        sql("DELETE FROM attempt WHERE manifest_id = :m AND ordinal = 3"),
+        named=(3,),
+        case="no_attempt",
+    ),
+    Planted(
+        "cleanup_only_after_definitive_send",
+        sql(f"UPDATE delivery SET state = 'pending', due_at = 1, {_UNSENT} WHERE manifest_id = :m AND ordinal = 3"),
+        named=(3,),
+        case="pending",
+    ),
+    Planted(
+        "cleanup_only_after_definitive_send",
+        sql(
+            f"UPDATE delivery SET state = 'unknown', ambiguous_at = 1, due_at = 1, {_UNSENT} "
+            "WHERE manifest_id = :m AND ordinal = 3"
+        ),
+        named=(3,),
+        case="unknown",
+    ),
+    Planted(
+        "cleanup_only_after_definitive_send",
+        sql("UPDATE delivery SET cleaned_at = finished_at - 1 WHERE manifest_id = :m AND ordinal = 3"),
+        named=(3,),
+        case="before_the_send",
+    ),
+    Planted(
+        "cleanup_only_after_definitive_send",
+        sql("UPDATE attempt SET outcome = 'not_sent' WHERE manifest_id = :m AND ordinal = 3"),
+        named=(3,),
+        case="never_accepted",
+    ),
+    Planted("one_cleanup_per_key", restored_content, named=(3,), case="rows_left"),
+    Planted(
+        "one_cleanup_per_key",
+        sql("UPDATE delivery SET state = 'sent' WHERE manifest_id = :m AND ordinal = 3"),
+        named=(3,),
+        case="state_left",
+    ),
+)
+
+
+@pytest.fixture(scope="module", params=ENGINES)
+def finished(request, tmp_path_factory, shared_sandbox) -> Iterator[Rim]:
+    """Two weeks of five customers, sent and cleaned, on each engine."""
+    folder = tmp_path_factory.mktemp("finished")
+    url = f"sqlite:///{folder / 'ledger.db'}"
+    if request.param == "postgresql":
+        url = request.getfixturevalue("postgres_server").create_database()
+    sandbox = as_new(shared_sandbox)
+    with pytest.MonkeyPatch.context() as patch, rim_at(folder, url, sandbox, patch, days=DAYS) as rim:
+        for label in (HERE, THERE):
+            assert failures(rim.materialise(label)) == {}
+        yield rim
+    if request.param == "postgresql":
+        request.getfixturevalue("postgres_server").drop_database(url)
+
+
+@pytest.fixture
+def rim(finished: Rim) -> Iterator[Rim]:
+    """The two finished weeks; what a test plants is gone afterwards."""
+    with finished.as_it_was():
+        yield finished
+
+
+def numbers(found: dg.AssetCheckEvaluation) -> dict[str, object]:
+    return {name: value.value for name, value in found.metadata.items()}
+
+
+def test_every_check_has_a_planted_violation():
+    assert {planted.check for planted in VIOLATIONS} == {check.name for check in CHECKS}
+
+
+def test_a_clean_period_passes_every_check(rim):
+    found = rim.check(HERE)
+    assert set(found) == {check.name for check in CHECKS}
+    assert {name: one.description for name, one in found.items() if not one.passed} == {}
+
+
+@pytest.mark.parametrize("planted", VIOLATIONS, ids=lambda planted: planted.id)
+def test_a_planted_violation_is_an_error_of_its_own_period(rim, planted):
+    (manifest_id,) = rim.ids(HERE)
+    planted.plant(rim, manifest_id)
+    found = rim.check(HERE)[planted.check]
+    assert not found.passed
+    assert found.severity is dg.AssetCheckSeverity.ERROR
+    shown = numbers(found)
+    assert shown["violations"] == (planted.count or len(planted.named) or 1)
+    assert shown["keys"] == [rim.key_of(n, HERE) for n in planted.named]
+    assert shown["next"]
+    assert planted.says in str(found.description)
+    assert "@" not in f"{found.description} {shown}", "a check may name keys, never an address"
+
+
+EVERYWHERE = [
+    next(planted for planted in VIOLATIONS if planted.check == check.name) for check in CHECKS if check.everywhere
+]
+
+
+@pytest.mark.parametrize("planted", EVERYWHERE, ids=lambda planted: planted.id)
+def test_a_violation_in_another_period_is_a_warning_with_its_count(rim, planted):
+    """A newer pass must not hide an older failure."""
+    (manifest_id,) = rim.ids(THERE)
+    planted.plant(rim, manifest_id)
+    found = rim.check(HERE)[planted.check]
+    assert not found.passed
+    assert found.severity is dg.AssetCheckSeverity.WARN
+    shown = numbers(found)
+    assert (shown["violations"], shown["violations_in_other_periods"]) == (0, 1)
+    assert "1 violations in other periods" in str(found.description)
+
+
+def test_a_check_of_a_period_that_never_ran_is_an_error_not_a_pass(rim):
+    assert rim.check("2025-W12") == {}
+    done = rim.definitions.resolve_job_def("tiny_digest_checks").execute_in_process(
+        instance=rim.instance, tags={"dagster/partition": "2025-W12-1"}, raise_on_error=False
+    )
+    assert not done.success
+    assert len(failures(done)) == len(CHECKS)
+
+
+def test_a_retention_rule_may_remove_rows_without_a_send(rim):
+    (manifest_id,) = rim.ids(HERE)
+    rim.sql(
+        "UPDATE delivery SET state = 'failed', proof = NULL, failure_class = 'recipient', cleaned_by = 'retention:failed' "
+        "WHERE manifest_id = :m AND ordinal = 3",
+        m=manifest_id,
+    )
+    found = rim.check(HERE)
+    assert found["cleanup_only_after_definitive_send"].passed
+    assert found["one_cleanup_per_key"].passed
+
+
+def test_a_replayed_answer_is_no_duplicate(rim):
+    (manifest_id,) = rim.ids(HERE)
+    second_acceptance("message_id")(rim, manifest_id)
+    assert rim.check(HERE)["no_duplicate_sends"].passed
+
+
+def test_a_changed_manifest_stops_the_run_before_anything_is_sent(open_rim):
+    rim = open_rim(delivery_window={"closes_after_hours": 72})
+    rim.materialise()
+    rim.sql("UPDATE manifest_entry SET recipient = 'mallory@evil.test' WHERE ordinal = 2")
+    done = rim.materialise(allow_late=True, reason="now")
+    assert not done.success
+    assert rim.accepted() == {}
+    started = {str(event.step_key) for event in done.all_events if event.is_step_start}
+    assert not [step for step in started if "delivery" in step or "report" in step or "cleaned" in step]
+
+
+def test_a_duplicate_send_stops_the_report_and_the_cleanup_of_the_same_run(open_rim):
+    rim = open_rim(cleanup={"delay_hours": 1000})
+    rim.materialise()
+    (manifest_id,) = rim.ids()
+    second_acceptance("'another-message'")(rim, manifest_id)
+    before = rim.instance.get_materialized_partitions(dg.AssetKey(["tiny_digest", "reconciliation_report"]))
+    assert before
+    done = rim.materialise()
+    assert not done.success
+    started = {str(event.step_key) for event in done.all_events if event.is_step_start}
+    assert "tiny_digest__cleaned_digest_rows" not in started
+    assert "tiny_digest__reconciliation_report" not in started
+    assert rim.states() == {"sent": 5}
+
+
+def test_cleanup_that_was_not_earned_fails_the_run(open_rim):
+    rim = open_rim()
+    rim.materialise()
+    rim.sql("UPDATE attempt SET outcome = 'not_sent' WHERE ordinal = 3")
+    assert not rim.materialise().success
+
+
+def planted_at_provider(rim: Rim, number: int) -> None:
+    """Let the provider accept another message under a key, behind the ledger's back."""
+    rim.sandbox.change(idempotency="none")
+    gateway = registry.create(
+        "sandbox", {"url": rim.sandbox.url, "api_key": API_KEY, "idempotency": "none"}
+    )
+    example = envelope(str(number))
+    forged = Envelope(rim.key_of(number), f"reader-{number}@example.test", example.message)
+
+    async def send() -> None:
+        async with gateway:
+            await gateway.send(forged)
+
+    asyncio.run(send())
+
+
+def test_a_duplicate_that_only_the_provider_knows_of_is_found_by_asking(open_rim):
+    rim = open_rim()
+    rim.sandbox.control.script(Rule(Fault.RESET_AFTER_ACCEPT, keys=[rim.key_of(2)]))
+    rim.materialise()
+    assert rim.check()["no_duplicate_sends"].passed
+    planted_at_provider(rim, 2)
+    assert rim.accepted()[rim.key_of(2)] == 2
+    found = rim.check()["no_duplicate_sends"]
+    assert not found.passed
+    assert found.severity is dg.AssetCheckSeverity.ERROR
+    assert numbers(found)["keys"] == [rim.key_of(2)]
+    assert "provider lists more than one" in str(found.description)
+
+
+def test_a_provider_that_cannot_be_asked_does_not_pass_for_one_that_agreed(open_rim):
+    rim = open_rim()
+    rim.sandbox.control.script(Rule(Fault.RESET_AFTER_ACCEPT, keys=[rim.key_of(2)]))
+    rim.materialise()
+    rim.sandbox.change(look_up=False)
+    found = rim.check()["no_duplicate_sends"]
+    assert numbers(found)["provider_unanswered"] == 1
+    assert not found.passed
+    assert found.severity is dg.AssetCheckSeverity.WARN, "nothing was found to be wrong: it must not block"
+    assert "1 keys could not be asked about" in str(found.description)
