@@ -37,6 +37,7 @@ class HoldReason(StrEnum):
 
     WINDOW_NOT_OPEN = "window_not_open"
     WINDOW_CLOSED = "window_closed"
+    PAUSED = "paused"
     CONTENT_NOT_SEALED = "content_not_sealed"
     HALTED = "halted"
     NO_EVIDENCE = "no_evidence"

@@ -144,13 +144,14 @@ def report(digest_name: str, label: str, as_json: bool) -> None:
     from digest_pipeline.reconciliation.publish import publish_report
 
     settings, digest, period = chosen(digest_name, label)
-    with open_ledger(settings) as ledger, sandbox_for(settings, digest):
+    with open_ledger(settings) as ledger:
         with ledger.read() as conn:
             ids = reads.manifest_ids(conn, digest.name, period.label)
         if not ids:
             raise InputError(f"{digest.name} {period.label} was never run: there is nothing to report")
-        plan = SendPlan(digest, ids, make_gateway(digest), "cli", "report")
-        written = publish_report(ledger, plan, period, settings.reports)
+        with sandbox_for(settings, digest):
+            plan = SendPlan(digest, ids, make_gateway(digest), "cli", "report")
+            written = publish_report(ledger, plan, period, settings.reports)
     facts = {"html": str(written.html), "csv": str(written.csv), **written.numbers}
     show(f"report of {digest.name} {period.label}", facts, as_json)
 

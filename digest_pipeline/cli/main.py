@@ -33,7 +33,7 @@ def cli(log_level: str) -> None:
 
 
 def _add_commands() -> None:
-    from digest_pipeline.cli import decide, inspect, operate, serve
+    from digest_pipeline.cli import decide, govern, inspect, operate, serve
     from digest_pipeline.cli.demo import demo
     from digest_pipeline.lab.bench.command import bench
 
@@ -48,6 +48,9 @@ def _add_commands() -> None:
         decide.replay,
         decide.unknowns,
         decide.resolve,
+        govern.pause,
+        govern.resume,
+        govern.erase,
         inspect.status,
         inspect.trace,
         inspect.preview,
@@ -77,9 +80,10 @@ def main() -> None:
         say.print(f"[bold red]error:[/] {escape(str(error))}")
         sys.exit(error.exit_code)
     except DBAPIError as error:
-        # Its class and SQLSTATE only: the driver's text can quote values.
-        state = getattr(error.orig, "sqlstate", None)
-        known = type(error.orig).__name__ + (f", SQLSTATE {state}" if state else "")
+        # Its class and SQLSTATE only: the driver's text can quote values, but for what it finds missing.
+        state, missing = getattr(error.orig, "sqlstate", None), str(error.orig).startswith("no such ")
+        said = f"SQLSTATE {state}" if state else str(error.orig) if missing else ""
+        known = type(error.orig).__name__ + (f": {escape(said)}" if said else "")
         say.print(
             f"[bold red]error:[/] the ledger cannot be used ({known}); is the server up, and DIGEST_LEDGER_URL right?"
         )

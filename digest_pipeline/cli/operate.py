@@ -106,10 +106,10 @@ def check(digest_name: str, label: str, as_json: bool) -> None:
     from digest_pipeline.errors import InputError
 
     settings, digest, period = chosen(digest_name, label)
-    with open_ledger(settings) as ledger, sandbox_for(settings, digest):
-        with ledger.read() as conn:
-            if not reads.manifest_ids(conn, digest.name, period.label):
-                raise InputError(f"{digest.name} {period.label} was never run: there is nothing to check")
+    with open_ledger(settings) as ledger, ledger.read() as conn:
+        if not reads.manifest_ids(conn, digest.name, period.label):
+            raise InputError(f"{digest.name} {period.label} was never run: there is nothing to check")
+    with sandbox_for(settings, digest):
         use_instance(settings.home)
         outcome = run_checks(digest, period)
     rows = [

@@ -120,7 +120,7 @@ def _begin_pass(conn: Connection, plan: SendPlan, done: Delivered) -> None:
 def _next_pass_in(ledger: Ledger, plan: SendPlan) -> float | None:
     """Seconds until another pass has work; None when this run should end."""
     with ledger.read() as conn:
-        due = claims.next_due(conn, plan.manifest_ids)
+        due = claims.next_due(conn, plan.manifest_ids, plan.gateway.name)
         live, lease_left = claims.live_leases(conn, plan.manifest_ids)
         gate = gates.read(conn, plan.gate)
         now = reads.now(conn)

@@ -14,10 +14,12 @@ from sqlalchemy import (
     Integer,
     Row,
     Select,
+    Text,
     and_,
     bindparam,
     exists,
     func,
+    literal,
     or_,
     select,
     true,
@@ -34,7 +36,7 @@ from digest_pipeline.ledger.schema import (
     manifest_entry,
     suppression,
 )
-from digest_pipeline.ledger.windows import window_is_open
+from digest_pipeline.ledger.windows import is_not_paused, window_is_open
 from digest_pipeline.states import State
 
 _d = delivery.c
@@ -95,7 +97,7 @@ def claim_due(
     opt-out that came after the freeze counts until the last moment. Nothing is claimed unless the
     manifest is sealed, its content is sealed and its window is open by the ledger's clock.
     """
-    due = {"manifest": manifest_id, "most": limit}
+    due: dict[str, Any] = {"manifest": manifest_id, "most": limit, "by_gateway": who.gateway}
     if cursor is not None:
         due |= {"after_due": cursor[0], "after_ordinal": cursor[1]}
     rows = conn.execute(_due_rows(conn, cursor is not None), due).all()
@@ -141,13 +143,14 @@ def _unknown_rows(conn: Connection) -> Select[Any]:
         _d.gateway == bindparam("by_gateway"),
         _d.account == bindparam("by_account"),
         _d.ambiguous_at > ledger_now() - bindparam("lifetime", type_=BigInteger()),
-        ~exists().where(addressed, _suppressed(opened)),
+        # Suppressed or erased: a re-send could be the first mail.
+        ~exists().where(addressed, or_(_suppressed(opened), manifest_entry.c.recipient.is_(None))),
     )
     return _with_what_is_sent(conn, opened, due)
 
 
 def _open_manifest() -> CTE:
-    """The manifest, if its rows may be claimed, and the time. In a CTE of its own: looked at once."""
+    """The manifest, once its rows may be claimed, and the time: read once, so that an index can use it."""
     now = ledger_now()
     return (
         select(manifest.c.id, manifest.c.tenant, now.label("now"))
@@ -156,7 +159,6 @@ def _open_manifest() -> CTE:
             manifest.c.state == ManifestState.SEALED,
             manifest.c.content_sealed_at.is_not(None),
             manifest.c.window_opens_at <= now,
-            window_is_open(),
         )
         .cte("opened")
     )
@@ -166,10 +168,13 @@ def _due(opened: CTE, *states: State) -> Select[Any]:
     kept = (_d.ordinal, _d.due_at, _d.state, _d.attempts, _d.budget_from, _d.ambiguous_at, _d.payload_hash)
     return (
         select(*kept)
+        .join(manifest, manifest.c.id == _d.manifest_id)
         .where(
             _d.manifest_id == select(opened.c.id).scalar_subquery(),
             _d.due_at <= select(opened.c.now).scalar_subquery(),
             _d.state.in_(sorted(states)),
+            window_is_open(),
+            is_not_paused(bindparam("by_gateway", type_=Text())),
         )
         .order_by(_d.due_at, _d.ordinal)
         .limit(bindparam("most", type_=Integer()))
@@ -242,10 +247,10 @@ def live_leases(conn: Connection, manifest_ids: Sequence[int]) -> tuple[int, int
     return row[0], max(0, row[1] or 0)
 
 
-def next_due(conn: Connection, manifest_ids: Sequence[int]) -> int | None:
+def next_due(conn: Connection, manifest_ids: Sequence[int], gateway: str) -> int | None:
     """Return the microseconds until a row may be sent or asked about; None when none ever may.
 
-    Rows that wait in a manifest whose window is not open are left out; unknowns are not: evidence is
+    Rows that wait in a manifest whose window is not open, or that is paused, are left out; unknowns are not: evidence is
     sought whatever the window.
     """
     now = ledger_now()
@@ -253,6 +258,7 @@ def next_due(conn: Connection, manifest_ids: Sequence[int]) -> int | None:
         _d.state.in_(sorted((State.PENDING, State.RETRY))),
         manifest.c.window_opens_at <= now,
         window_is_open(),
+        is_not_paused(literal(gateway)),
     )
     found = conn.execute(
         select(func.min(_d.due_at) - now)

@@ -37,7 +37,7 @@ def to_ask(
     """Return unknown rows whose evidence is due and cannot come from an idempotent re-send.
 
     A re-send cannot help where the gateway repeats no answers, the key is too old, the window is
-    closed (it could be the first mail, late) or the address is suppressed.
+    closed (it could be the first mail, late), or the address is suppressed or erased.
     """
     now = ledger_now()
     window_open = window_is_open()
@@ -85,6 +85,7 @@ def to_ask(
                 _d.ambiguous_at <= now - resend_lifetime,
                 ~window_open,
                 suppression.c.reason.is_not(None),
+                manifest_entry.c.recipient.is_(None),
             )
         )
     return list(conn.execute(query))

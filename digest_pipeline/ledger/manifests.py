@@ -21,7 +21,7 @@ from digest_pipeline import faults
 from digest_pipeline.errors import BuildSupersededError
 from digest_pipeline.keys import KEY_VERSION
 from digest_pipeline.ledger import transitions
-from digest_pipeline.ledger.dialects import bulk_insert, insert_new, ledger_now, locked
+from digest_pipeline.ledger.dialects import bulk_insert, insert_new, ledger_now, locked, refresh_statistics
 from digest_pipeline.ledger.schema import (
     ManifestState,
     content,
@@ -336,6 +336,7 @@ def seal_content(
             .where(manifest.c.id == build.manifest_id)
             .values(content_checksum=build.checksum.hexdigest(), content_sealed_at=ledger_now())
         )
+    refresh_statistics(conn, manifest_entry, content, delivery)
 
 
 def _repeated_addresses(conn: Connection, manifest_id: int) -> list[int]:

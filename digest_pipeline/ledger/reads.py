@@ -11,6 +11,7 @@ from typing import Any
 from sqlalchemy import Connection, Row, and_, case, distinct, func, or_, select
 
 from digest_pipeline.errors import UnknownKeyError
+from digest_pipeline.ledger import pauses
 from digest_pipeline.ledger.dialects import ledger_now
 from digest_pipeline.ledger.schema import (
     attempt,
@@ -181,7 +182,9 @@ def _held(conn: Connection, row: Row[Any], current: int, counts: Counter[str]) -
     waiting = counts[State.PENDING] + counts[State.RETRY]
     late = row.late_until is not None and current < row.late_until
     if row.content_sealed_at is not None and waiting:
-        if current < row.window_opens_at:
+        if pauses.covers(conn, row.digest, row.tenant):
+            held[HoldReason.PAUSED] += waiting
+        elif current < row.window_opens_at:
             held[HoldReason.WINDOW_NOT_OPEN] += waiting
         elif current >= row.window_closes_at and not late:
             held[HoldReason.WINDOW_CLOSED] += waiting - _permitted(conn, row.id, current)

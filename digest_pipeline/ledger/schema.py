@@ -290,6 +290,15 @@ provider_event = Table(
     Column("message_id", Text),
 )
 
+pause = Table(
+    "pause",
+    metadata,
+    Column("kind", String(16), primary_key=True),
+    Column("name", Text, primary_key=True, comment="digest, digest/tenant, or gateway"),
+    Column("since_at", BigInteger, nullable=False),
+    CheckConstraint("kind IN ('digest', 'tenant', 'gateway')", name="kind"),
+)
+
 send_batch = Table(
     "send_batch",
     metadata,

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from sqlalchemy import ColumnElement, func, or_
+from sqlalchemy import BindParameter, ColumnElement, and_, exists, func, or_
 
 from digest_pipeline.ledger.dialects import ledger_now
-from digest_pipeline.ledger.schema import delivery, manifest
+from digest_pipeline.ledger.schema import delivery, manifest, pause
 
 
 def window_is_open() -> ColumnElement[bool]:
@@ -19,4 +19,16 @@ def window_is_open() -> ColumnElement[bool]:
         manifest.c.window_closes_at > now,
         func.coalesce(manifest.c.late_until, 0) > now,
         func.coalesce(delivery.c.late_until, 0) > now,
+    )
+
+
+def is_not_paused(gateway: BindParameter[str]) -> ColumnElement[bool]:
+    """Whether nobody has paused a delivery's digest, its tenant, or the gateway it would go through."""
+    tenant = manifest.c.digest.concat("/").concat(manifest.c.tenant)
+    return ~exists().where(
+        or_(
+            and_(pause.c.kind == "digest", pause.c.name == manifest.c.digest),
+            and_(pause.c.kind == "tenant", pause.c.name == tenant),
+            and_(pause.c.kind == "gateway", pause.c.name == gateway),
+        )
     )

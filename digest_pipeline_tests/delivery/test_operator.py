@@ -5,12 +5,14 @@ import threading
 
 import pytest
 
-from digest_pipeline.errors import InputError
+from digest_pipeline.errors import InputError, UnknownKeyError
 from digest_pipeline.lab.sandbox.faults import Fault
 from digest_pipeline.operations.decisions import Order
+from digest_pipeline.operations.erase import erase_customer
+from digest_pipeline.operations.pause import Scope, pause, resume
 from digest_pipeline.operations.replay import approve, replay
 from digest_pipeline.operations.resolve import Verdict, resolve
-from digest_pipeline_tests.harness.delivering import LABEL, NEITHER, assert_once_each, key_of
+from digest_pipeline_tests.harness.delivering import LABEL, LOOK_UP, NEITHER, REPLAYS, assert_once_each, key_of
 
 REFUSED, TAKEN = Fault.INVALID_RECIPIENT_422, Fault.RESET_AFTER_ACCEPT
 
@@ -142,3 +144,73 @@ def test_a_person_settles_an_unknown_that_no_evidence_will(open_desk, verdict, s
     assert desk.row(2).state == state
     (action,) = actions(desk)
     assert json.loads(action.effect) == {"as": str(verdict), "resolved": 1}
+
+
+@pytest.mark.parametrize("scope", [Scope("tiny_digest"), Scope("tiny_digest", "default"), Scope(gateway="sandbox")])
+def test_nothing_is_claimed_while_it_is_paused_and_everything_goes_out_afterwards(open_desk, scope):
+    desk = open_desk(3)
+    assert pause(desk.ledger, scope, who="ann", reason="the campaign is wrong")
+    assert not pause(desk.ledger, scope, who="ann", reason="twice")
+    desk.deliver()
+    assert desk.counts() == {"pending": 3}
+    assert resume(desk.ledger, scope, who="ann", reason="mended")
+    desk.deliver(run_id="run-2")
+    assert_once_each(desk, range(1, 4))
+    assert [action.kind for action in actions(desk)] == ["pause", "resume"]
+
+
+def test_a_pause_of_another_digest_or_tenant_stops_nobody(open_desk):
+    desk = open_desk(2)
+    pause(desk.ledger, Scope("another"), who="ann", reason="why")
+    pause(desk.ledger, Scope("tiny_digest", "acme"), who="ann", reason="why")
+    desk.deliver()
+    assert_once_each(desk, range(1, 3))
+
+
+def test_an_erased_customer_is_never_sent_to_and_leaves_no_address_behind(open_desk):
+    desk = open_desk(4, can=REPLAYS)
+    desk.script(TAKEN, 2)
+    desk.script(REFUSED, 3)
+    desk.deliver(run_id="run-1")
+    before = desk.row(4)
+    for number in range(1, 5):
+        erase(desk, number)
+    assert desk.sql("SELECT count(*) AS n FROM manifest_entry WHERE recipient IS NOT NULL OR name IS NOT NULL")[0].n == 0
+    assert desk.sql("SELECT count(*) AS n FROM content WHERE length(document) > 0")[0].n == 0
+    assert (desk.row(4).state, desk.row(4).message_id) == (before.state, before.message_id)
+    assert "sent" in desk.counts()
+
+
+def test_an_erased_customer_who_waited_is_cancelled_and_one_in_doubt_settles_by_a_look_up_alone(open_desk):
+    desk = open_desk(3, can=LOOK_UP)
+    desk.script(TAKEN, 2)
+    desk.script(Fault.UNAVAILABLE_503, 3, attempts=9)
+    desk.deliver()
+    desk.sql("UPDATE delivery SET state = 'retry', finished_at = NULL, due_at = 0 WHERE ordinal = 3")
+    erase(desk, 2)
+    erase(desk, 3)
+    assert (desk.row(2).state, desk.row(3).state, desk.row(3).suppression) == ("unknown", "suppressed", "erased")
+    desk.pass_time(6)
+    desk.deliver(run_id="run-2")
+    assert desk.row(2).state == "sent"
+    assert len(list(desk.sandbox.oracle().acceptances(key_of(2)))) == 1
+
+
+def test_erasing_nobody_is_refused(open_desk):
+    desk = open_desk(1)
+    with pytest.raises(UnknownKeyError, match="no customer"):
+        erase_customer(
+            desk.ledger, "nobody", digest=None, tenant=None, who="ann", reason="asked for", apply=True
+        )
+
+
+def erase(desk, number):
+    erase_customer(
+        desk.ledger,
+        f"customer-{number:03d}",
+        digest=None,
+        tenant=None,
+        who="ann",
+        reason="asked for it",
+        apply=True,
+    )

@@ -262,16 +262,16 @@ def test_live_leases_and_the_next_due_row_are_told_in_microseconds(opened: tuple
     ledger, manifest = opened
     with ledger.read() as conn:
         assert claims.live_leases(conn, [manifest]) == (0, 0)
-        assert claims.next_due(conn, [manifest]) == 0
+        assert claims.next_due(conn, [manifest], "sandbox") == 0
     claim(ledger, manifest, 5)
     plant(ledger, manifest, 6, "retry", due_at=FAR)
     with ledger.read() as conn:
         count, left = claims.live_leases(conn, [manifest])
         assert (count, 0 < left <= MINUTE) == (5, True)
-        assert (claims.next_due(conn, [manifest]) or 0) > MINUTE
+        assert (claims.next_due(conn, [manifest], "sandbox") or 0) > MINUTE
     run_ledger_sql(ledger, "UPDATE manifest SET window_closes_at = 1")
     with ledger.read() as conn:
-        assert claims.next_due(conn, [manifest]) is None
+        assert claims.next_due(conn, [manifest], "sandbox") is None
 
 
 def test_processes_that_read_and_then_write_lose_nothing(ledger_url: str) -> None:  # CON-07

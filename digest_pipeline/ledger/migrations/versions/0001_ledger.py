@@ -96,6 +96,14 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("provider", "event_id", name=op.f("pk_provider_event")),
     )
     op.create_table(
+        "pause",
+        sa.Column("kind", sa.String(length=16), nullable=False),
+        sa.Column("name", sa.Text(), nullable=False, comment="digest, digest/tenant, or gateway"),
+        sa.Column("since_at", sa.BigInteger(), nullable=False),
+        sa.CheckConstraint("kind IN ('digest', 'tenant', 'gateway')", name=op.f("ck_pause_kind")),
+        sa.PrimaryKeyConstraint("kind", "name", name=op.f("pk_pause")),
+    )
+    op.create_table(
         "rate_gate",
         sa.Column("name", sa.Text(), nullable=False),
         sa.Column("per_second", sa.Float(), nullable=False),
