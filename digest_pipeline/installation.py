@@ -5,10 +5,12 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from digest_pipeline.eligibility.source import Source
+from digest_pipeline.errors import SpecError
 from digest_pipeline.gateways import registry
 from digest_pipeline.gateways.base import Gateway
 from digest_pipeline.ledger import migrate
 from digest_pipeline.ledger.engine import Ledger
+from digest_pipeline.outcomes import Proof
 from digest_pipeline.periods import Period
 from digest_pipeline.settings import Settings
 from digest_pipeline.spec import Digest
@@ -37,8 +39,15 @@ def make_gateway(digest: Digest) -> Gateway:
     never waits longer than the lease allows.
     """
     sending = digest.sending
+    gateway = digest.gateway.kind
     limits = {"time_out": f"{sending.timeout_seconds:g}s", "connections": str(sending.concurrency)}
-    return registry.create(digest.gateway.kind, limits | digest.gateway.resolved())
+    made = registry.create(gateway, digest.gateway.resolved() | limits)
+    if digest.cleanup.proof is Proof.DELIVERED and not made.capabilities.delivered_proof:
+        raise SpecError(
+            f"cleanup.proof: the {gateway} gateway never says delivered, so nothing would ever be cleaned; "
+            "use accepted"
+        )
+    return made
 
 
 def find_period(settings: Settings, digest_name: str, label: str) -> tuple[Digest, Period]:

@@ -116,6 +116,7 @@ TRANSITIONS: tuple[Arrow, ...] = (
         "positive evidence, also late",
         "settled",
     ),
+    Arrow("resolve_sent", _from(State.UNKNOWN), State.SENT, "a person knows that it was sent", "settled"),
     Arrow("fail_sent", _from(State.SENT), State.FAILED, "the provider says it never left"),
     Arrow("clean", _from(State.SENT), State.CLEANED, "proof reached, window over or delay passed"),
     Arrow("suppress", CLAIMABLE, State.SUPPRESSED, "opted out, erased, suppressed, empty"),

@@ -53,6 +53,11 @@ def gate_halted(gate: str, reason: str) -> None:
     _log.error("gate_halted", gate=gate, reason=reason)
 
 
+def drift_unknown(reason: str) -> None:
+    """The source could not be read again, so a sealed manifest was not compared with it."""
+    _log.warning("drift_unknown", reason=reason)
+
+
 def late_result(tokens: int, accepted: int) -> None:
     """Results came back for claims that were lost meanwhile; recorded on their attempts."""
     _log.error("late_result", tokens=tokens, accepted=accepted)

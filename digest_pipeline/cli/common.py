@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import os
 import socket
 from collections.abc import Callable, Iterator
@@ -48,6 +49,14 @@ def need_source(settings: Settings) -> None:
 
     if settings.specs == DEMO_SPECS and "DIGEST_SOURCE_URL" not in os.environ:
         prepare_source(settings)
+
+
+def os_user() -> str:
+    """Return who runs this process: declared to the audit trail, not proven."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container's uid need not have a name
+        return f"uid {os.getuid()}"
 
 
 @contextmanager

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import getpass
 import json
 from pathlib import Path
 from typing import Any
 
 import click
 
-from digest_pipeline.cli.common import chosen, period_options
+from digest_pipeline.cli.common import chosen, os_user, period_options
 from digest_pipeline.cli.output import json_option, say, show, show_rows
 from digest_pipeline.errors import InputError
 from digest_pipeline.installation import open_ledger
@@ -125,7 +124,7 @@ def approve_replay(number: int, by: str | None, as_json: bool) -> None:
     """Approve the replay with this NUMBER, which somebody else ordered."""
     settings = Settings.from_environment()
     with open_ledger(settings) as ledger:
-        who = by or getpass.getuser()
+        who = by or os_user()
         _tell(replays.approve(ledger, settings.digests(), number, who=who), as_json)
 
 
@@ -157,7 +156,7 @@ def _order(
     digest_name: str, label: str, keys: tuple[str, ...], reason: str, by: str | None
 ) -> tuple[Settings, Order]:
     settings, digest, period = chosen(digest_name, label)
-    return settings, Order(digest, period, _read_keys(keys), by or getpass.getuser(), reason)
+    return settings, Order(digest, period, _read_keys(keys), by or os_user(), reason)
 
 
 def _read_keys(given: tuple[str, ...]) -> tuple[str, ...]:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import getpass
 from dataclasses import asdict
 
 import click
 
+from digest_pipeline.cli.common import os_user
 from digest_pipeline.cli.decide import apply_option, by_option, reason_option
 from digest_pipeline.cli.output import json_option, say, show
+from digest_pipeline.errors import InputError
+from digest_pipeline.gateways import registry
 from digest_pipeline.installation import open_ledger
 from digest_pipeline.operations import pause as pausing
 from digest_pipeline.operations.erase import erase_customer
@@ -33,8 +35,10 @@ def pause(
     """Stop new sends of a digest, a tenant or a gateway. Calls under way end as they end."""
     settings = _known(digest_name)
     scope = Scope(digest_name, tenant, gateway)
+    if gateway is not None and gateway not in registry.KINDS:
+        raise InputError(f"no gateway kind {gateway!r}; there are: {', '.join(registry.KINDS)}")
     with open_ledger(settings) as ledger:
-        changed = pausing.pause(ledger, scope, who=by or getpass.getuser(), reason=reason)
+        changed = pausing.pause(ledger, scope, who=by or os_user(), reason=reason)
     show("pause", {"paused": " ".join(scope.row), "changed": changed}, as_json)
 
 
@@ -52,7 +56,7 @@ def resume(
     settings = _known(digest_name)
     scope = Scope(digest_name, tenant, gateway)
     with open_ledger(settings) as ledger:
-        changed = pausing.resume(ledger, scope, who=by or getpass.getuser(), reason=reason)
+        changed = pausing.resume(ledger, scope, who=by or os_user(), reason=reason)
     show("resume", {"resumed": " ".join(scope.row), "changed": changed}, as_json)
 
 
@@ -88,7 +92,7 @@ def erase(
             customer_id,
             digest=digest_name,
             tenant=tenant,
-            who=by or getpass.getuser(),
+            who=by or os_user(),
             reason=reason,
             apply=apply,
         )

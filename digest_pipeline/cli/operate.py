@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import getpass
-
 import click
 from rich.markup import escape
 
-from digest_pipeline.cli.common import chosen, need_source, period_options, sandbox_for
+from digest_pipeline.cli.common import chosen, need_source, os_user, period_options, sandbox_for
 from digest_pipeline.cli.output import json_option, say, show, show_rows
 from digest_pipeline.cli.progress import period_progress
 from digest_pipeline.installation import open_ledger
@@ -34,16 +32,19 @@ def upgrade(as_json: bool) -> None:
 
 
 @db.command()
-@click.option("--yes", is_flag=True, help="Another copy of this ledger does not send: go on without asking.")
+@click.option("--moved", is_flag=True, required=True,
+              help="The ledger was moved or renamed whole: nothing was sent from another copy since.")  # fmt: skip
+@click.option("--yes", is_flag=True, help="Go on without asking.")
 @json_option
-def rebind(yes: bool, as_json: bool) -> None:
-    """Let this database send: after a move, a copy, or a change of DIGEST_ENVIRONMENT.
+def rebind(moved: bool, yes: bool, as_json: bool) -> None:
+    """Let this database send: after a move, or a change of DIGEST_ENVIRONMENT.
 
-    A copied or restored ledger refuses to send, because the original may have sent since.
+    Not after restoring a backup from before a send: what went out since would be pending again and go
+    out twice. Settle such a period first (pause it, and compare with the provider).
     """
     settings = Settings.from_environment()
     if not yes:
-        click.confirm("Is it certain that no other copy of this ledger sends?", abort=True, err=True)
+        click.confirm("Is it certain that no other copy has sent since, or will?", abort=True, err=True)
     with open_ledger(settings) as ledger:
         ledger.transact(lambda conn: migrate.rebind(conn, settings.environment))
         show("ledger", {"ledger": ledger.describe(), "environment": settings.environment}, as_json)
@@ -66,7 +67,7 @@ def run(digest_name: str, label: str, allow_late: str, by: str | None, as_json: 
         need_source(settings)
         use_instance(settings.home)
         with period_progress(ledger, digest, period):
-            outcome = run_period(digest, period, late_reason=allow_late, by=by or getpass.getuser())
+            outcome = run_period(digest, period, late_reason=allow_late, by=by or os_user())
         with ledger.read() as conn:
             summary = reads.summarise(conn, reads.manifest_ids(conn, digest.name, period.label))
             sent_now = reads.accepted_by_run(conn, reads.manifest_ids(conn, digest.name, period.label), outcome.run_id)

@@ -20,4 +20,5 @@ def send_plan(
         raise InputError(
             f"{digest.name} {period.label} has no manifest: materialise eligible_customers and digest_rows first"
         )
-    return SendPlan(digest, ids, installation.gateway(digest), run_id, sender)
+    environment = installation.settings.environment
+    return SendPlan(digest, ids, installation.gateway(digest), run_id, sender, environment)

@@ -11,6 +11,7 @@ from digest_pipeline.defs.partitions import partitions_of
 from digest_pipeline.defs.resources import Installation
 from digest_pipeline.eligibility.compose import compose
 from digest_pipeline.eligibility.freeze import Frozen, freeze
+from digest_pipeline.errors import InputError
 from digest_pipeline.ledger import reads
 from digest_pipeline.spec import Digest
 
@@ -78,6 +79,8 @@ def digest_rows(digest: Digest) -> dg.AssetsDefinition:
         period = period_of_run(context, digest)
         with installation.ledger.read() as conn:
             ids = reads.manifest_ids(conn, digest.name, period.label)
+        if not ids:
+            raise InputError(f"{digest.name} {period.label} has no manifest: materialise eligible_customers first")
         with installation.source(digest) as source:
             report = compose(installation.ledger, source, digest, period, ids, context.run.run_id)
         return dg.MaterializeResult(

@@ -174,10 +174,10 @@ class Sender:
         began, outcome = time.monotonic(), None
         try:
             outcome = await self._call(row)
+            self._results.put_nowait(Result(row.claimed, outcome, self._judge(row.claimed, outcome)))
             if row.probe and isinstance(outcome, Accepted | Refused | Throttled):
                 # A verdict about a message, or about speed, means that the account works again.
                 await self._in_ledger(gate_keeping.reopen_gate, self.ledger, self.plan.gate)
-            self._results.put_nowait(Result(row.claimed, outcome, self._judge(row.claimed, outcome)))
         finally:
             self.pace.ended(None if outcome is None else time.monotonic() - began)
 
@@ -234,7 +234,8 @@ class Sender:
                     self._closed_until = until
                     self._tell(gate_keeping.close_gate, self.plan.gate, seconds)
             case AccountRefused(detail=detail):
-                self._halt(f"account: {detail}")
+                # Free text of the provider stays on the attempt: this one reaches Dagster and reports.
+                self._halt(f"account: {' '.join(detail.split()[:2])}")
             case NotSent(failure_class=FailureClass.CONNECT):
                 self._connect_failures += 1
                 if self._connect_failures >= self.plan.digest.retry.connect_failures_to_halt:

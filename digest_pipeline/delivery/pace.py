@@ -14,7 +14,7 @@ MOST_AHEAD = 4
 """Times the concurrency: what is never exceeded by what waits for a slot."""
 
 FIRST_BITE = 64
-LEAST_BITE = 16
+LEAST_BITE = 25
 _PROGRESS_EVERY = 5.0
 _MOMENT = 0.1
 
@@ -22,10 +22,10 @@ _MOMENT = 0.1
 class Pace:
     """Keeps the provider calls of a sender at its concurrency, and the claims just ahead of them.
 
-    A row that waits longer than ``patience`` seconds loses its permit and is released: two writes for
-    nothing. So what is claimed beyond the free slots is what they will take in the next moment, by
-    how long calls last (nothing when that is long), and one claim takes at most a ``bite``, which
-    halves when rows begin late (the machine is busy) and grows while they don't.
+    A row that waits longer than ``patience`` seconds needs another permit. So what is claimed beyond
+    the free slots is what they will take in the next moment, by how long calls last (nothing when that
+    is long), and one claim takes at most a ``bite``, which halves when rows begin too late (the machine
+    is busy) and grows while they don't.
     """
 
     def __init__(self, concurrency: int, patience: float) -> None:
@@ -65,7 +65,8 @@ class Pace:
         """Of what was reserved, so much was claimed; ``seconds``: what ``lead`` foretells."""
         self._waiting -= wanted - taken
         if seconds is not None:
-            self.lead = min(self._patience, (3 * self.lead + seconds) / 4)
+            # Down at once and up slowly: a permit that starts late leaves slots empty, an old one is good a while.
+            self.lead = min(self._patience, seconds, (7 * self.lead + seconds) / 8)
         self._changed.set()
 
     def begun(self, late: float) -> None:
@@ -105,7 +106,7 @@ class Pace:
         return int(self.concurrency * min(MOST_AHEAD, self._ahead_seconds() / self._call_seconds))
 
     def _adapt(self) -> None:
-        if self._latest > self._patience / 2:
+        if self._latest > self._patience:
             self._bite = max(LEAST_BITE, self._bite // 2)
         else:
             self._bite = min(self._bite + self._bite // 4, max(FIRST_BITE, MOST_AHEAD * self.concurrency))

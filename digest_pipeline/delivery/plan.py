@@ -24,6 +24,8 @@ class SendPlan:
     gateway: Gateway
     run_id: str
     sender: str
+    environment: str | None = None
+    """What this process runs as; None: only that the ledger is no copy is checked."""
 
     @property
     def gate(self) -> str:
@@ -43,12 +45,13 @@ class SendPlan:
     @property
     def resend_lifetime(self) -> int | None:
         """Microseconds from a first claim in which its key is surely known; None: keys don't replay."""
-        return resend_lifetime(self.gateway.capabilities)
+        return resend_lifetime(self.gateway.capabilities, self.digest.sending.lease_seconds)
 
     @property
     def evidence(self) -> Evidence:
         """How soon an unknown of this gateway can be settled, or why it never will be by itself."""
-        return evidence_for(self.gateway.capabilities, self.digest.sending.timeout_seconds)
+        sending = self.digest.sending
+        return evidence_for(self.gateway.capabilities, sending.timeout_seconds, sending.lease_seconds)
 
 
 def gate_name(gateway: Gateway) -> str:
@@ -56,17 +59,22 @@ def gate_name(gateway: Gateway) -> str:
     return f"{gateway.name}:{gateway.account}"
 
 
-def resend_lifetime(capabilities: Capabilities) -> int | None:
-    """Return the microseconds for which a repeat under the same key is safe, margin taken off."""
+def resend_lifetime(capabilities: Capabilities, lease_seconds: float) -> int | None:
+    """Return the microseconds within which a repeat may be claimed; None: no repeat is ever safe.
+
+    The key's lifetime less a margin, and less the lease: a claim is used at its lease's end at the
+    latest, and the provider must know the key then.
+    """
     if capabilities.idempotency is not Idempotency.REPLAYS or capabilities.key_lifetime is None:
         return None
     lifetime = capabilities.key_lifetime.total_seconds()
-    return int((lifetime - min(KEY_MARGIN_SECONDS, lifetime / 10)) * MICROS)
+    usable = lifetime - min(KEY_MARGIN_SECONDS, lifetime / 10) - lease_seconds
+    return int(usable * MICROS) if usable > 0 else None
 
 
-def evidence_for(capabilities: Capabilities, timeout_seconds: float) -> Evidence:
+def evidence_for(capabilities: Capabilities, timeout_seconds: float, lease_seconds: float) -> Evidence:
     """Return when evidence about an ambiguous attempt that just ended can be had, and whether."""
-    if resend_lifetime(capabilities) is not None:
+    if resend_lifetime(capabilities, lease_seconds) is not None:
         return Evidence(0.0)
     if capabilities.visibility_delay is not None:
         # The provider may still be working on a request that we have given up on.

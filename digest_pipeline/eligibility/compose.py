@@ -52,16 +52,17 @@ def compose(
     anything could be sent.
     """
     began = time.monotonic()
+    if done := _already_sealed(ledger, manifest_ids):
+        # Neither the template nor the source may still be needed to go on with a sealed period.
+        return done
     template = load_template(digest.content.template)
     try:
         built = _build(ledger, source, digest, period, template, manifest_ids, run_id)
     except BuildSupersededError:
         built = []
         _wait_for_other(ledger, digest, period, manifest_ids)
-    if not built:
-        with ledger.read() as conn:
-            composed, empty = reads.content_counts(conn, manifest_ids)
-        return ContentReport(composed, empty, 0, created=False)
+    if not built and (done := _already_sealed(ledger, manifest_ids)):
+        return done
     return ContentReport(
         sum(b.composed for b in built),
         sum(b.empty for b in built),
@@ -69,6 +70,14 @@ def compose(
         created=True,
         seconds=time.monotonic() - began,
     )
+
+
+def _already_sealed(ledger: Ledger, manifest_ids: Sequence[int]) -> ContentReport | None:
+    with ledger.read() as conn:
+        if not reads.content_is_sealed(conn, manifest_ids):
+            return None
+        composed, empty = reads.content_counts(conn, manifest_ids)
+    return ContentReport(composed, empty, 0, created=False)
 
 
 def _build(
@@ -150,7 +159,11 @@ def _fill(
 
 
 def compose_one(renderer: Renderer, entry: Row[Any], items: Sequence[dict[str, Any]]) -> Composed:
-    """Return one customer's content, or that there is nothing to tell them."""
+    """Return one customer's content, or that there is nothing to tell them, or nobody to tell."""
+    if entry.recipient is None:
+        return Composed(
+            entry.ordinal, entry.operation_key, entry.recipient_hash, None, None, SuppressionReason.ERASED
+        )
     if not items:
         return Composed(
             entry.ordinal, entry.operation_key, entry.recipient_hash, None, None, SuppressionReason.EMPTY

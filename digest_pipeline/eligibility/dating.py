@@ -41,7 +41,10 @@ def _is_inside(value: Any, period: Period) -> bool:
         case date():
             day = value
         case str():
-            day = date.fromisoformat(value[:10])
+            try:
+                day = date.fromisoformat(value[:10])
+            except ValueError:  # whose text would quote the content
+                return False
         case _:
             return False
     return period.first_day <= day <= period.last_day

@@ -112,6 +112,11 @@ class Snapshot:
                 if tenant is not None and str(row.get("tenant", tenant)) != tenant:
                     continue
                 rows.setdefault(str(row["customer_id"]), []).append(dict(row))
+        if strangers := rows.keys() - set(customer_ids):
+            # A collation that ignores case, or 1 for 1.0: the rows' customers would look empty.
+            raise SourceError(
+                f"the content SQL spells {len(strangers)} customer ids otherwise than the customers SQL does"
+            )
         return rows
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, Row, case, insert, or_, select, update
+from sqlalchemy import Connection, Row, func, insert, select, update
 
 from digest_pipeline.ledger.dialects import ledger_now, locked
 from digest_pipeline.ledger.schema import delivery, manifest, operator_action
@@ -73,20 +73,19 @@ def close_waiting(conn: Connection, number: int, approver: str) -> None:
 
 
 def extend_lateness(conn: Connection, ids: Sequence[int], duration: int) -> int:
-    """Let manifests whose window is closed be sent for ``duration`` microseconds from now.
+    """Let manifests be sent for ``duration`` microseconds from now although their window closes before.
 
-    A permission that lasts longer already is kept. Unknowns that were held for the closed window may
-    be asked about again. Returns how many manifests changed.
+    A window or a permission that lasts longer already is left alone. Unknowns that were held for the
+    closed window may be asked about again. Returns how many manifests changed.
     """
     until = ledger_now() + duration
     changed = conn.execute(
         update(manifest)
         .where(
             manifest.c.id.in_(ids),
-            manifest.c.window_closes_at <= ledger_now(),
-            or_(manifest.c.late_until.is_(None), manifest.c.late_until <= ledger_now()),
+            func.coalesce(manifest.c.late_until, manifest.c.window_closes_at) < until,
         )
-        .values(late_until=case((manifest.c.late_until > until, manifest.c.late_until), else_=until))
+        .values(late_until=until)
     ).rowcount
     if changed:
         conn.execute(

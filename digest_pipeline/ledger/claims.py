@@ -250,15 +250,14 @@ def live_leases(conn: Connection, manifest_ids: Sequence[int]) -> tuple[int, int
 def next_due(conn: Connection, manifest_ids: Sequence[int], gateway: str) -> int | None:
     """Return the microseconds until a row may be sent or asked about; None when none ever may.
 
-    Rows that wait in a manifest whose window is not open, or that is paused, are left out; unknowns are not: evidence is
-    sought whatever the window.
+    What is paused is left out, and rows that wait in a manifest whose window is not open; unknowns are
+    not: evidence is sought whatever the window.
     """
     now = ledger_now()
     waiting = and_(
         _d.state.in_(sorted((State.PENDING, State.RETRY))),
         manifest.c.window_opens_at <= now,
         window_is_open(),
-        is_not_paused(literal(gateway)),
     )
     found = conn.execute(
         select(func.min(_d.due_at) - now)
@@ -267,6 +266,7 @@ def next_due(conn: Connection, manifest_ids: Sequence[int], gateway: str) -> int
             _d.manifest_id.in_(manifest_ids),
             _d.due_at.is_not(None),
             or_(_d.state == State.UNKNOWN, waiting),
+            is_not_paused(literal(gateway)),
         )
     ).scalar_one()
     return None if found is None else max(0, found)

@@ -224,6 +224,10 @@ def _ping_if_idle(
 
 def _redact(context: ExceptionContext) -> None:
     redact(context.original_exception)
+    if context.sqlalchemy_exception is not None and isinstance(context.original_exception, psycopg.Error):
+        # Its text was made from the driver's before anybody could redact that.
+        original = context.original_exception
+        context.sqlalchemy_exception.args = (f"({type(original).__name__}) {original}",)
 
 
 def _prepare_sqlite(connection: sqlite3.Connection, _record: Any) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, Select, and_, exists, or_, select
 
-from digest_pipeline.ledger.schema import attempt, delivery, manifest, manifest_entry
+from digest_pipeline.ledger.schema import attempt, content, delivery, manifest, manifest_entry
 from digest_pipeline.states import DEAD_LETTERS, State
 
 _d = delivery.c
@@ -57,6 +57,7 @@ def _of_period(digest: str, period: str, tenant: str | None) -> Select[Any]:
         attempt.c.ordinal == _d.ordinal,
         or_(attempt.c.outcome == "accepted", attempt.c.late_outcome.in_(("accepted", "replayed"))),
     )
+    has_content = exists().where(content.c.manifest_id == _d.manifest_id, content.c.ordinal == _d.ordinal)
     query = (
         select(
             manifest_entry.c.operation_key,
@@ -75,6 +76,7 @@ def _of_period(digest: str, period: str, tenant: str | None) -> Select[Any]:
             _d.ambiguous_at,
             _d.finished_at,
             was_accepted.label("was_accepted"),
+            has_content.label("has_content"),
         )
         .select_from(delivery)
         .join(

@@ -78,22 +78,22 @@ def _require_known(found: str | None) -> None:
         )
 
 
-def require_same_environment(conn: Connection, environment: str) -> None:
+def require_same_environment(conn: Connection, environment: str | None) -> None:
     """Raise EnvironmentMismatchError where sending could repeat another database's mail.
 
     That is: the ledger is bound to another environment's name, or it is a copy of a database
     (another server, another database, another file), or its keys were built another way.
     """
     row = conn.execute(select(ledger_identity)).one()
-    if row.environment != environment:
+    if environment is not None and row.environment != environment:
         raise EnvironmentMismatchError(
             f"this ledger belongs to the environment {row.environment!r}, this process runs as "
-            f"{environment!r} (DIGEST_ENVIRONMENT): nothing is sent. If that is meant, run 'digest db rebind'"
+            f"{environment!r} (DIGEST_ENVIRONMENT): nothing is sent. If that is meant: digest db rebind --moved"
         )
     if row.fingerprint != fingerprint(conn):
         raise EnvironmentMismatchError(
             "this ledger is a copy or was restored: another one may have sent since. Nothing is sent "
-            "until 'digest db rebind' says that no other copy sends"
+            "until 'digest db rebind --moved' says that no other copy has sent or will"
         )
     if row.key_version != KEY_VERSION:
         raise EnvironmentMismatchError(

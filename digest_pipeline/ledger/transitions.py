@@ -332,6 +332,29 @@ def apply_acceptance(conn: Connection, rows: Rows) -> Sequence[Row[Any]]:
     return conn.execute(statement, {"r": rowset_value(rows)}).all()
 
 
+def resolve_sent(conn: Connection, rows: Rows) -> set[int]:
+    """A person's word that an unknown was sent: only while it is unknown, under the token they saw.
+
+    Evidence from a provider is a fact and needs no such guard (``apply_acceptance``). Rows add
+    ``message_id`` and ``proof``.
+    """
+    return _take(
+        conn,
+        "resolve_sent",
+        rows,
+        {"message_id": Text(), "proof": Text()},
+        lambda r: {
+            **_SETTLED_AMBIGUITY,
+            "due_at": null(),
+            "hold_reason": null(),
+            "failure_class": null(),
+            "message_id": r.c.message_id,
+            "proof": r.c.proof,
+            "finished_at": ledger_now(),
+        },
+    )
+
+
 def disprove_unknown(conn: Connection, rows: Rows) -> set[int]:
     """Every ambiguous attempt is disproved; the row may be sent again. Rows add ``delay``."""
     return _take(
@@ -440,6 +463,12 @@ def close_window(conn: Connection, manifest_id: int) -> int:
             _d.manifest_id == manifest_id,
             _d.state.in_(sorted(ARROWS["close_window"].sources)),
             func.coalesce(_d.late_until, 0) <= ledger_now(),
+            # Asked again here: a permission may have come since the caller looked.
+            exists().where(
+                manifest.c.id == manifest_id,
+                manifest.c.window_closes_at <= ledger_now(),
+                func.coalesce(manifest.c.late_until, 0) <= ledger_now(),
+            ),
         )
         .values(
             state=ARROWS["close_window"].target,
@@ -455,7 +484,8 @@ def replay(conn: Connection, rows: Rows) -> set[int]:
     """A person's order to try a dead letter again, with a fresh budget, its own key and a permission.
 
     Rows add ``late``: for how long it may be sent although its window has closed. A delivery of which
-    any attempt was accepted is never moved: that is a guard here, whatever the caller has looked at.
+    any attempt was accepted, or whose generated rows are gone, is never moved: that is a guard here,
+    whatever the caller has looked at.
     """
     was_accepted = exists().where(
         attempt.c.manifest_id == _d.manifest_id,
@@ -477,4 +507,5 @@ def replay(conn: Connection, rows: Rows) -> set[int]:
         },
         _CLEAR,
         ~was_accepted,
+        exists().where(content.c.manifest_id == _d.manifest_id, content.c.ordinal == _d.ordinal),
     )

@@ -12,6 +12,7 @@ from digest_pipeline.periods import Period
 from digest_pipeline.spec import Digest
 
 MICROS_PER_HOUR = 3_600_000_000
+MOST_HOURS = 24 * 31
 
 
 def allow_late(
@@ -22,6 +23,8 @@ def allow_late(
     """
     if not reason.strip():
         raise InputError("sending late needs a reason: it is written to the audit trail")
+    if not 0 < hours <= MOST_HOURS:
+        raise InputError(f"a permission lasts from 0 to {MOST_HOURS} hours, not {hours:g}")
 
     def work(conn: Connection) -> bool:
         ids = reads.manifest_ids(conn, digest.name, period.label)

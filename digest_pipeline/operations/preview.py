@@ -48,7 +48,7 @@ def preview_message(
         if not reads.manifest_ids(conn, digest.name, period.label):
             return _as_if_frozen_now(source, digest, period, customer_id)
         row = reads.find_customer(conn, digest.name, period.label, customer_id)
-    if row.document is not None:
+    if row.document:
         message = unpack(row.document, row.payload_hash)
         return Preview(row.operation_key, row.recipient or "", True, row.state, message)
     if row.payload_hash is not None and row.recipient is not None:

@@ -12,6 +12,7 @@ from digest_pipeline.ledger import audit, letters, transitions
 from digest_pipeline.ledger.audit import Action
 from digest_pipeline.ledger.engine import Ledger
 from digest_pipeline.operations.decisions import Decision, Order
+from digest_pipeline.operations.late import MOST_HOURS
 from digest_pipeline.spec import Digest
 from digest_pipeline.states import DEAD_LETTERS
 
@@ -29,6 +30,8 @@ def replay(ledger: Ledger, order: Order, *, apply: bool, hours: float = 24.0) ->
     replays of one key at once, one wins; the other finds it waiting.
     """
     order.require_bounds(CAP)
+    if not 0 < hours <= MOST_HOURS:
+        raise InputError(f"a permission lasts from 0 to {MOST_HOURS} hours, not {hours:g}")
     needs_approval = len(order.keys) > order.digest.replay.approve_above
     if apply and needs_approval:
         return _propose(ledger, order, hours)
@@ -113,6 +116,8 @@ def _why_not(row: Row[Any]) -> str | None:
         return "an attempt was accepted: a replay could be a second mail"
     if row.is_erased:
         return "the customer was erased"
+    if not row.has_content:
+        return "its generated rows are gone (retention)"
     if row.state in DEAD_LETTERS:
         return None
     waits = {"pending", "retry", "claimed"}

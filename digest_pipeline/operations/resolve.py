@@ -60,7 +60,7 @@ def _move(conn: Connection, verdict: Verdict, rows: list[dict[str, Any]]) -> set
     match verdict:
         case Verdict.SENT:
             known = [{**row, "message_id": None, "proof": Proof.ACCEPTED} for row in rows]
-            return {row.token for row in transitions.apply_acceptance(conn, known)}
+            return transitions.resolve_sent(conn, known)
         case Verdict.NOT_SENT:
             return transitions.disprove_unknown(conn, [{**row, "delay": 0} for row in rows])
         case Verdict.WRITTEN_OFF:

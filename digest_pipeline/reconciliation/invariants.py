@@ -8,6 +8,7 @@ is proven in the tests by planting the violation with raw SQL.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -54,7 +55,7 @@ def manifest_is_frozen(conn: Connection, digest: Digest, ids: Ids) -> Verdict:
     broken = [found for row in reads.headers(conn, ids) if (found := _thawed(conn, row))]
     why = "; ".join(why for why, _ in broken)
     keys = tuple(key for _, key in broken if key is not None)[:SHOWN]
-    return Verdict(len(broken), keys, why, "restore the ledger from a backup, then: digest db rebind")
+    return Verdict(len(broken), keys, why, f"digest pause --digest {digest.name} --reason ..., then see docs/runbook.md")
 
 
 def _thawed(conn: Connection, row: Any) -> tuple[str, str | None] | None:
@@ -167,9 +168,9 @@ def coverage_meets_objective(conn: Connection, digest: Digest, ids: Ids) -> Verd
     """Enough of those who were to be reached got their digest in time; held and unknown count against."""
     summary = reads.summarise(conn, ids)
     owed = summary.entries - summary.states[State.SUPPRESSED]
-    short = max(0, round(digest.objective.coverage * owed) - summary.on_time)
-    if summary.coverage >= digest.objective.coverage:
-        short = 0
+    short = 0
+    if summary.coverage < digest.objective.coverage:
+        short = max(1, math.ceil(digest.objective.coverage * owed) - summary.on_time)
     why = f"coverage {summary.coverage:.4f} is below the objective {digest.objective.coverage:g}"
     if summary.held:
         why += "; held: " + ", ".join(f"{reason} {count}" for reason, count in summary.held.items())

@@ -187,7 +187,9 @@ def test_check_ends_with_0_where_everything_holds_and_1_where_something_does_not
     assert bad.code == 1
     assert "one_cleanup_per_key" in bad.out.replace("\n", "")
     assert elsewhere.code == 0, "a violation in another period warns"
-    assert "one_cleanup_per_key" in {one["check"] for one in elsewhere.json["checks"] if one["result"] == "warn"}
+    assert "one_cleanup_per_key" in {
+        one["check"] for one in elsewhere.json["checks"] if one["result"] == "warn"
+    }
 
 
 def test_check_of_a_period_that_never_ran_ends_with_2(shell):
@@ -240,7 +242,9 @@ def test_preview_of_a_cleaned_week_renders_the_bytes_that_were_sent(shell, tmp_p
     assert "<html" in html.read_text(encoding="utf-8").lower()
 
 
-def test_preview_of_a_frozen_week_and_of_one_not_frozen_yet_write_nothing_to_the_ledger(shell, source, tmp_path):
+def test_preview_of_a_frozen_week_and_of_one_not_frozen_yet_write_nothing_to_the_ledger(
+    shell, source, tmp_path
+):
     digest = load_folder(DEMO_SPECS)["customer_digest"]
     with Ledger(f"sqlite:///{ledger_of(shell)}") as ledger, Source(source) as customers:
         period = digest.period(FROZEN)
@@ -378,7 +382,9 @@ def test_a_week_whose_window_has_closed_is_held_until_somebody_says_why_it_may_g
     assert held.json["sent_now"] == 0
     assert held.json["held"]["window_closed"] > 0
     assert "--allow-late REASON" in held.err
-    late = shell.run("run", *NAMED, WEEKS[0], "--allow-late", "the first week of the demo", "--by", "ann", "--json")
+    late = shell.run(
+        "run", *NAMED, WEEKS[0], "--allow-late", "the first week of the demo", "--by", "ann", "--json"
+    )
     assert late.code == 0, late.err
     assert late.json["sent_now"] == held.json["held"]["window_closed"]
     rows = in_ledger(shell, "SELECT kind, who, reason FROM operator_action")
@@ -395,6 +401,6 @@ def test_a_ledger_of_another_environment_sends_nothing_until_it_is_bound_again(t
     assert refused.code == 1
     assert "belongs to the environment 'local'" in " ".join(refused.json["errors"])
     assert refused.json["sent_now"] == 0
-    assert shell.run("db", "rebind", DIGEST_ENVIRONMENT="staging").code != 0, "it asks, and nobody answered"
-    assert shell.run("db", "rebind", "--yes", DIGEST_ENVIRONMENT="staging").code == 0
+    assert shell.run("db", "rebind", "--moved", DIGEST_ENVIRONMENT="staging").code != 0, "it asks, and nobody answered"
+    assert shell.run("db", "rebind", "--moved", "--yes", DIGEST_ENVIRONMENT="staging").code == 0
     assert shell.run("run", *NAMED, WEEKS[0], "--json", DIGEST_ENVIRONMENT="staging").code == 0

@@ -12,7 +12,8 @@ from digest_pipeline.operations.erase import erase_customer
 from digest_pipeline.operations.pause import Scope, pause, resume
 from digest_pipeline.operations.replay import approve, replay
 from digest_pipeline.operations.resolve import Verdict, resolve
-from digest_pipeline_tests.harness.delivering import LABEL, LOOK_UP, NEITHER, REPLAYS, assert_once_each, key_of
+from digest_pipeline_tests.harness.delivering import LOOK_UP, NEITHER, REPLAYS, assert_once_each, key_of
+from digest_pipeline_tests.harness.ledgers import LABEL
 
 REFUSED, TAKEN = Fault.INVALID_RECIPIENT_422, Fault.RESET_AFTER_ACCEPT
 
@@ -120,6 +121,7 @@ def test_above_the_configured_count_somebody_else_has_to_approve(open_desk):
     proposed = replay(desk.ledger, order(desk, 1, 2), apply=True)
     assert (proposed.applied, desk.counts()["failed"]) == (False, 2)
     digests = {desk.digest.name: desk.digest}
+    assert proposed.approval is not None
     with pytest.raises(InputError, match="somebody else"):
         approve(desk.ledger, digests, proposed.approval, who="ann")
     done = approve(desk.ledger, digests, proposed.approval, who="bob")

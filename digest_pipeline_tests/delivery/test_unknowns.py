@@ -168,10 +168,10 @@ def test_a_suspect_beyond_its_retry_budget_is_still_not_given_up(open_desk):
 @pytest.mark.parametrize("fault", [TAKEN, NOT_TAKEN])
 def test_a_key_that_the_provider_may_have_forgotten_is_never_used_again(open_desk, fault):
     """DUP-34."""
-    desk = open_desk(3, can={**REPLAYS, "key_lifetime": "60s"}, **ONE_PASS)
+    desk = open_desk(3, can={**REPLAYS, "key_lifetime": "5m"}, **ONE_PASS)
     desk.script(fault, 2)
     desk.deliver()
-    desk.pass_time(55)
+    desk.pass_time(220)
     assert desk.deliver(run_id="run-2").findings == {Finding.NO_EVIDENCE: 1}
     row = desk.row(2)
     assert (row.state, row.hold_reason, row.due_at) == ("unknown", "key_expired", None)
@@ -179,10 +179,10 @@ def test_a_key_that_the_provider_may_have_forgotten_is_never_used_again(open_des
 
 
 def test_a_forgotten_key_is_looked_up_where_that_is_possible(open_desk):
-    desk = open_desk(3, can={"key_lifetime": "60s"}, **ONE_PASS)
+    desk = open_desk(3, can={"key_lifetime": "5m"}, **ONE_PASS)
     desk.script(TAKEN, 2)
     desk.deliver()
-    desk.pass_time(55)
+    desk.pass_time(220)
     assert desk.deliver(run_id="run-2").findings == {Finding.SENT: 1}
     assert desk.row(2).state == "sent"
     assert len(sends(desk, 2)) == 1

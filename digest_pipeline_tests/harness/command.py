@@ -62,12 +62,18 @@ class Shell:
 
     @property
     def environment(self) -> dict[str, str]:
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(("DIGEST_", "DAGSTER_"))}
+        kept = {
+            name: value for name, value in os.environ.items() if not name.startswith(("DIGEST_", "DAGSTER_"))
+        }
         return kept | {"COLUMNS": "80", "NO_COLOR": "1"} | self.variables
 
     def files(self) -> dict[str, bytes]:
         """Return every file under the folder with its content."""
-        return {str(p.relative_to(self.folder)): p.read_bytes() for p in sorted(self.folder.rglob("*")) if p.is_file()}
+        return {
+            str(p.relative_to(self.folder)): p.read_bytes()
+            for p in sorted(self.folder.rglob("*"))
+            if p.is_file()
+        }
 
 
 def free_port() -> int:

@@ -40,6 +40,7 @@ _EXTRA: dict[str, dict[str, Any]] = {
     "write_off": {},
     "apply_acceptance": {"message_id": "m-1", "proof": "accepted"},
     "replay": {"late": 60_000_000},
+    "resolve_sent": {"message_id": None, "proof": "accepted"},
     "fail_sent": {"failure_class": "content"},
 }
 GUARDED_BY_TOKEN = sorted(set(_EXTRA) - {"apply_acceptance"})
@@ -77,7 +78,10 @@ def _suppress(conn: Connection, manifest: int, _arrow: str, _token: int, _change
 
 
 def _close(conn: Connection, manifest: int, _arrow: str, _token: int, _changed: dict[str, Any]) -> bool:
-    return transitions.close_window(conn, manifest) == 1
+    conn.exec_driver_sql("UPDATE manifest SET window_closes_at = window_closes_at - 1000000000000000000")
+    closed = transitions.close_window(conn, manifest) == 1
+    conn.exec_driver_sql("UPDATE manifest SET window_closes_at = window_closes_at + 1000000000000000000")
+    return closed
 
 
 _TAKERS: dict[str, Callable[..., bool]] = {

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, date, datetime, timedelta
+from itertools import pairwise
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
@@ -78,7 +79,7 @@ def test_every_asset_and_check_says_what_it_is_about(two_digests):
 def test_the_assets_follow_each_other_in_order(two_digests):
     graph = build_definitions(two_digests).resolve_asset_graph()
     keys = [dg.AssetKey(["weekly_one", name]) for name in ASSETS]
-    for before, after in zip(keys, keys[1:], strict=False):
+    for before, after in pairwise(keys):
         assert graph.get(after).parent_keys == {before}
 
 
@@ -181,7 +182,7 @@ def test_every_daily_partition_is_one_local_day_of_23_to_25_hours(tmp_path):
     keys = partitions.get_partition_keys(current_time=datetime(2027, 1, 2, tzinfo=UTC))
     assert keys[0] == "2025-12-30"
     assert keys[-1] == "2027-01-01"
-    lengths = Counter()
+    lengths: Counter[float] = Counter()
     for key in keys:
         window = partitions.time_window_for_partition_key(key)
         period = parse_period(key, Cadence.DAILY, zone)

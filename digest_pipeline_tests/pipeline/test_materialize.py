@@ -1,5 +1,7 @@
 """What a materialisation does, and does not do twice: on both engines, against the real sandbox."""
 
+from typing import Any
+
 import dagster as dg
 import pytest
 
@@ -11,6 +13,8 @@ from digest_pipeline.settings import Settings
 from digest_pipeline_tests.harness.ledgers import LABEL, customer, run_sql, write_customers
 from digest_pipeline_tests.harness.rim import Rim, failures
 
+# Where nothing depends on the engine.
+on_sqlite = pytest.mark.parametrize("ledger_url", ["sqlite"], indirect=True)
 WEEKS = {
     "2025-W10": "2025-03-05",
     "2025-W11": "2025-03-12",
@@ -103,6 +107,7 @@ def test_excluded_and_empty_customers_are_counted_by_reason(open_rim):
     assert everybody_once(rim, LABEL)
 
 
+@on_sqlite
 def test_a_period_without_anybody_is_sealed_complete_and_passes_its_checks(open_rim):
     rim = open_rim(days=["2025-03-12"])
     done = rim.materialise()
@@ -152,6 +157,7 @@ def test_allow_late_with_a_reason_sends_the_held_week_and_is_in_the_audit_trail(
     assert all(check.passed for check in done.get_asset_check_evaluations())
 
 
+@on_sqlite
 def test_a_permission_to_be_late_is_for_its_own_period_only(open_rim):
     rim = open_rim(delivery_window={"closes_after_hours": 72}, **FIVE)
     rim.materialise("2025-W10", allow_late=True, reason="this one only")
@@ -160,6 +166,7 @@ def test_a_permission_to_be_late_is_for_its_own_period_only(open_rim):
     assert rim.states("2025-W11") == {"pending": 5}
 
 
+@on_sqlite
 @pytest.mark.parametrize("reason", ["", "   "])
 def test_allow_late_without_a_reason_is_refused_before_anything_is_sent(open_rim, reason):
     rim = open_rim(delivery_window={"closes_after_hours": 72})
@@ -171,14 +178,17 @@ def test_allow_late_without_a_reason_is_refused_before_anything_is_sent(open_rim
     assert not rim.is_materialised("delivery_outcomes")
 
 
+@on_sqlite
 def test_allow_late_for_an_open_window_changes_nothing(open_rim):
     rim = open_rim()
     assert rim.materialise(allow_late=True, reason="to be sure").success
     assert rim.actions() == []
 
 
-def halted_failure(done: dg.ExecuteInProcessResult) -> dict[str, object]:
-    (failure,) = (event for event in done.all_events if event.is_step_failure and "collect" in str(event.step_key))
+def halted_failure(done: dg.ExecuteInProcessResult) -> dict[str, Any]:
+    (failure,) = (
+        event for event in done.all_events if event.is_step_failure and "collect" in str(event.step_key)
+    )
     data = failure.step_failure_data.user_failure_data
     assert data is not None
     return {name: value.value for name, value in data.metadata.items()} | {"text": data.description}
@@ -223,6 +233,7 @@ def test_a_refused_account_in_the_middle_keeps_what_was_sent(open_rim):
     assert everybody_once(rim, LABEL, customers=12)
 
 
+@on_sqlite
 def test_a_copied_ledger_sends_nothing(open_rim, monkeypatch):
     rim = open_rim()
     monkeypatch.setenv("DIGEST_ENVIRONMENT", "staging")

@@ -5,6 +5,7 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import dagster as dg
 import pytest
@@ -16,7 +17,7 @@ from digest_pipeline_tests.harness.sandbox import API_KEY, running_sandbox
 
 CUSTOMERS = 110
 NAMED = ("--digest", "tiny_digest", "--period", LABEL)
-ODD = (
+ODD: tuple[dict[str, Any], ...] = (
     {"name": "Zephyrine Ärgerlich", "email": "zephyrine.ärgerlich@umlaut.test"},
     {"name": "Quixotic\r\nBcc: hidden@evil.test", "email": "quixotic.fellow@private.test"},
     {"name": "Wilhelmina, Von", "email": "Wilhelmina.Von@UPPER.test"},
@@ -28,9 +29,14 @@ ODD = (
 )
 
 
-def people() -> list[dict[str, object]]:
+def people() -> list[dict[str, Any]]:
     ordinary = [
-        customer(n, name=f"Clandestine{n:03d} Person", email=f"confidential-{n:03d}@private.test", item=f"secret-item-{n:03d}")
+        customer(
+            n,
+            name=f"Clandestine{n:03d} Person",
+            email=f"confidential-{n:03d}@private.test",
+            item=f"secret-item-{n:03d}",
+        )
         for n in range(1, CUSTOMERS + 1)
     ]
     odd = [customer(CUSTOMERS + n, item=f"secret-item-odd-{n}", **one) for n, one in enumerate(ODD, 1)]
@@ -65,7 +71,9 @@ def harsh(tmp_path_factory) -> tuple[Shell, list[Said]]:
     """A week sent through every fault, by the command at its most talkative; with all that it said."""
     folder = tmp_path_factory.mktemp("private")
     (folder / "specs").mkdir()
-    write_spec(folder / "specs", source={"env": "DIGEST_SOURCE_URL", "default": ...}, sending={"timeout_seconds": 2})
+    write_spec(
+        folder / "specs", source={"env": "DIGEST_SOURCE_URL", "default": ...}, sending={"timeout_seconds": 2}
+    )
     write_customers(folder, people())
     with running_sandbox(folder, profile="harsh", seed=3) as sandbox:
         shell = Shell(
@@ -139,7 +147,9 @@ def private_rim(tmp_path, ledger_url, sandbox, monkeypatch) -> Iterator[Rim]:
 def test_a_template_that_fails_on_somebodys_rows_tells_nothing_of_them(private_rim):
     rim = private_rim
     template = rim.folder / "specs" / "template" / "body.txt.j2"
-    template.write_text("{% for one in items %}{{ one.item / 2 }}{{ customer.name.nothing() }}{% endfor %}", encoding="utf-8")
+    template.write_text(
+        "{% for one in items %}{{ one.item / 2 }}{{ customer.name.nothing() }}{% endfor %}", encoding="utf-8"
+    )
     done = rim.materialise()
     assert "tiny_digest__digest_rows" in failures(done)
     assert leaks(all_that_dagster_stored(rim)) == []

@@ -63,7 +63,9 @@ def test_each_monday_names_the_week_that_has_just_ended(tmp_path, zone, since, e
                for request, t in zip(requests, at, strict=True))  # fmt: skip
 
 
-@pytest.mark.parametrize(("zone", "day"), [(BERLIN, "2026-03-29"), (BERLIN, "2026-10-25"), (NEW_YORK, "2026-03-08")])
+@pytest.mark.parametrize(
+    ("zone", "day"), [(BERLIN, "2026-03-29"), (BERLIN, "2026-10-25"), (NEW_YORK, "2026-03-08")]
+)
 def test_a_daily_tick_in_the_hour_that_is_missing_or_comes_twice_names_each_day_once(tmp_path, zone, day):
     digest = tiny_spec(tmp_path, cadence="daily", first_period="2024-01-01", time_zone=zone, send_hour=2)
     start = datetime.fromisoformat(day).replace(tzinfo=ZoneInfo(zone))

@@ -12,6 +12,7 @@ from digest_pipeline.states import HoldReason
 SECOND = 1_000_000
 T0 = 1_700_000_000 * SECOND
 TIMEOUT, VISIBILITY, RETENTION = 30.0, 60, 3_600
+LEASE = 180
 CAN = Capabilities(
     look_up=True,
     visibility_delay=timedelta(seconds=VISIBILITY),
@@ -112,18 +113,22 @@ def replaying(lifetime):
     ("lifetime", "usable"),
     [(timedelta(hours=24), 23 * 3600), (timedelta(hours=10), 9 * 3600), (timedelta(minutes=10), 540)],
 )
-def test_a_key_is_trusted_for_its_lifetime_less_an_hour_or_a_tenth(lifetime, usable):
-    assert resend_lifetime(replaying(lifetime)) == usable * SECOND
+def test_a_key_is_trusted_for_its_lifetime_less_an_hour_or_a_tenth_and_less_the_lease(lifetime, usable):
+    assert resend_lifetime(replaying(lifetime), LEASE) == (usable - LEASE) * SECOND
+
+
+def test_a_key_that_lives_no_longer_than_a_claim_allows_no_resend():
+    assert resend_lifetime(replaying(timedelta(seconds=LEASE)), LEASE) is None
 
 
 def test_keys_that_are_refused_or_missing_never_allow_a_resend():
     refuses = Capabilities(idempotency=Idempotency.REFUSES, key_lifetime=timedelta(hours=24))
-    assert resend_lifetime(refuses) is None
-    assert resend_lifetime(CAN) is None
+    assert resend_lifetime(refuses, LEASE) is None
+    assert resend_lifetime(CAN, LEASE) is None
 
 
 def test_evidence_is_due_at_once_by_resend_later_by_look_up_and_never_without_either():
-    assert evidence_for(replaying(timedelta(hours=24)), TIMEOUT).delay == 0.0
-    assert evidence_for(CAN, TIMEOUT).delay == TIMEOUT + VISIBILITY
-    neither = evidence_for(Capabilities(), TIMEOUT)
+    assert evidence_for(replaying(timedelta(hours=24)), TIMEOUT, LEASE).delay == 0.0
+    assert evidence_for(CAN, TIMEOUT, LEASE).delay == TIMEOUT + VISIBILITY
+    neither = evidence_for(Capabilities(), TIMEOUT, LEASE)
     assert (neither.delay, neither.hold) == (None, HoldReason.NO_EVIDENCE)

@@ -95,13 +95,13 @@ def test_calls_that_were_never_made_say_nothing_about_the_provider() -> None:
 def test_rows_that_begin_late_halve_the_next_claims_down_to_a_least_one() -> None:
     pace = pace_of(50)
     for _ in range(10):
-        call(pace, asyncio.run(claim(pace)), 0.02, late=PATIENCE)
+        call(pace, asyncio.run(claim(pace)), 0.02, late=2 * PATIENCE)
     assert pace.room() == LEAST_BITE
 
 
 def test_rows_that_begin_in_time_let_claims_grow_again() -> None:
     pace = pace_of(50)
-    for late in [PATIENCE] * 10 + [0.0] * 20:
+    for late in [2 * PATIENCE] * 10 + [0.0] * 20:
         call(pace, asyncio.run(claim(pace)), 0.02, late=late)
     assert pace.room() > FIRST_BITE
 
@@ -109,14 +109,22 @@ def test_rows_that_begin_in_time_let_claims_grow_again() -> None:
 def test_permits_start_when_recent_claims_say_that_a_claim_will_be_over() -> None:
     pace = pace_of(50)
     assert pace.lead == 0.0
-    for _ in range(30):
+    for _ in range(60):
         call(pace, asyncio.run(claim(pace, seconds=0.08)), 0.02)
     assert pace.lead == pytest.approx(0.08, abs=0.001)
 
 
+def test_one_quick_claim_is_enough_to_have_permits_start_sooner() -> None:
+    pace = pace_of(50)
+    for _ in range(60):
+        call(pace, asyncio.run(claim(pace, seconds=0.08)), 0.02)
+    call(pace, asyncio.run(claim(pace, seconds=0.01)), 0.02)
+    assert pace.lead == pytest.approx(0.01)
+
+
 def test_a_stalled_claim_moves_no_permit_further_than_one_lasts() -> None:
     pace = pace_of(50)
-    for _ in range(30):
+    for _ in range(60):
         call(pace, asyncio.run(claim(pace, seconds=60.0)), 0.02)
     assert pace.lead == PATIENCE
 

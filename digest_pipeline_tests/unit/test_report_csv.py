@@ -30,7 +30,7 @@ from digest_pipeline.reconciliation.reporting.timeline import MOST_STEPS, width_
     ],
 )
 def test_what_a_spreadsheet_would_run_is_neutralised(text):
-    assert neutralise(text) == "'" + text
+    assert neutralise(text) == "'" + text.replace("\r", " ")
 
 
 @pytest.mark.parametrize("text", ["", "customer-1", "a=b", "1-2", "O'Hara", "#f00d", "mini:2026-W42:c%401"])
@@ -44,7 +44,8 @@ def test_no_cell_of_a_file_begins_as_a_formula_behind_whatever_it_is_wrapped_in(
     pd.DataFrame({"a": [neutralise(text)], "b": [1]}).to_csv(written, index=False)
     (_, row) = csv.reader(io.StringIO(written.getvalue(), newline=""))
     cell = row[0]
-    assert cell in (text, "'" + text)
+    one_line = text.replace("\r", " ")
+    assert cell in (one_line, "'" + one_line)
     if not cell.startswith("'"):
         assert cell.lstrip(" \"'`")[:1] not in ("=", "+", "-", "@", "\t", "\r")
 

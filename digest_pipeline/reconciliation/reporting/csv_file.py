@@ -83,8 +83,10 @@ def as_frame(rows: Sequence[Row[Any]], manifest: Row[Any], hold: str | None) -> 
 
 
 def neutralise(text: str) -> str:
-    """Return the text with an apostrophe before it if a spreadsheet would run it."""
-    return f"'{text}" if _FORMULA(text) else text
+    """Return the text with an apostrophe before it if a spreadsheet would run it; one line of it."""
+    # A lone CR ends a row for some readers and is not quoted by every writer.
+    one_line = text.replace("\r", " ")
+    return f"'{one_line}" if _FORMULA(text) else one_line
 
 
 def as_instants(microseconds: pd.Series[Any]) -> list[str]:
