@@ -254,7 +254,9 @@ class Digest(_Strict):
         ends = []
         for field in ("first_period", "last_period"):
             try:
-                ends.append(parse_period(getattr(self, field) or self.first_period, self.cadence, self.time_zone))
+                ends.append(
+                    parse_period(getattr(self, field) or self.first_period, self.cadence, self.time_zone)
+                )
             except PeriodError as error:
                 raise ValueError(f"{field}: {error}") from error
         first, last = ends

@@ -121,6 +121,8 @@ TRANSITIONS: tuple[Arrow, ...] = (
     Arrow("clean", _from(State.SENT), State.CLEANED, "proof reached, window over or delay passed"),
     Arrow("suppress", CLAIMABLE, State.SUPPRESSED, "opted out, erased, suppressed, empty"),
     Arrow("close_window", _from(State.RETRY), State.DEAD, "the delivery window closed"),
-    Arrow("replay", DEAD_LETTERS, State.RETRY, "a person's order; no attempt was ever accepted", "must be clear"),
+    Arrow(
+        "replay", DEAD_LETTERS, State.RETRY, "a person's order; no attempt was ever accepted", "must be clear"
+    ),
 )
 """Every arrow of the ledger."""

@@ -30,7 +30,9 @@ def configure_logging(level: str = "INFO") -> None:
 
 def attempt_ended(key: str, token: int, outcome: str, failure_class: str | None, detail: str | None) -> None:
     """One attempt ended; ``detail`` was sanitised by the gateway."""
-    _log.debug("attempt_ended", key=key, token=token, outcome=outcome, failure_class=failure_class, detail=detail)
+    _log.debug(
+        "attempt_ended", key=key, token=token, outcome=outcome, failure_class=failure_class, detail=detail
+    )
 
 
 def progress(settled: int, per_second: float) -> None:

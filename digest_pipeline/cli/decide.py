@@ -22,7 +22,9 @@ from digest_pipeline.settings import Settings
 SHOWN = 50
 
 apply_option = click.option("--apply", is_flag=True, help="Do it. Without this, only say what would be done.")
-by_option = click.option("--by", default=None, help="Who decides; declared, not proven.  [default: the OS user]")
+by_option = click.option(
+    "--by", default=None, help="Who decides; declared, not proven.  [default: the OS user]"
+)
 reason_option = click.option("--reason", required=True, help="Why; written to the audit trail.")
 keys_option = click.option(
     "--keys", required=True, multiple=True, help="An operation key, or @FILE with one a line; repeatable."
@@ -38,10 +40,17 @@ def dead_letters() -> None:
 @period_options
 @click.option("--tenant", default=None, help="Only this tenant's.")
 @click.option("--class", "failure_class", default=None, help="Only of this failure class.")
-@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="Write the keys here, for --keys @FILE.")
+@click.option(
+    "--out", type=click.Path(path_type=Path, dir_okay=False), help="Write the keys here, for --keys @FILE."
+)
 @json_option
 def list_dead_letters(
-    digest_name: str, label: str, tenant: str | None, failure_class: str | None, out: Path | None, as_json: bool
+    digest_name: str,
+    label: str,
+    tenant: str | None,
+    failure_class: str | None,
+    out: Path | None,
+    as_json: bool,
 ) -> None:
     """List a period's dead letters: key, class, attempts."""
     settings, digest, period = chosen(digest_name, label)
@@ -61,7 +70,9 @@ def unknowns() -> None:
 @unknowns.command("list")
 @period_options
 @click.option("--tenant", default=None, help="Only this tenant's.")
-@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="Write the keys here, for --keys @FILE.")
+@click.option(
+    "--out", type=click.Path(path_type=Path, dir_okay=False), help="Write the keys here, for --keys @FILE."
+)
 @json_option
 def list_unknowns(digest_name: str, label: str, tenant: str | None, out: Path | None, as_json: bool) -> None:
     """List a period's unknowns: key, gateway, and why no evidence settles it."""

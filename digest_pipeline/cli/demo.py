@@ -13,7 +13,9 @@ from digest_pipeline.settings import Settings
 
 
 @click.command()
-@click.option("--period", "label", default="1997-W12", show_default=True, help="A week from 1997-W01 to 1998-W26.")
+@click.option(
+    "--period", "label", default="1997-W12", show_default=True, help="A week from 1997-W01 to 1998-W26."
+)
 @click.option("--faults", type=click.Choice(["none", "harsh"]), default="none", show_default=True,
               help="harsh: the provider fails in every scripted way; starts from a fresh folder.")  # fmt: skip
 @click.option("--seed", default=1, show_default=True, help="Of the faults; the same seed fails alike.")

@@ -30,7 +30,12 @@ gateway_option = click.option("--gateway", default=None, help="A gateway kind, w
 @by_option
 @json_option
 def pause(
-    digest_name: str | None, tenant: str | None, gateway: str | None, reason: str, by: str | None, as_json: bool
+    digest_name: str | None,
+    tenant: str | None,
+    gateway: str | None,
+    reason: str,
+    by: str | None,
+    as_json: bool,
 ) -> None:
     """Stop new sends of a digest, a tenant or a gateway. Calls under way end as they end."""
     settings = _known(digest_name)
@@ -50,7 +55,12 @@ def pause(
 @by_option
 @json_option
 def resume(
-    digest_name: str | None, tenant: str | None, gateway: str | None, reason: str, by: str | None, as_json: bool
+    digest_name: str | None,
+    tenant: str | None,
+    gateway: str | None,
+    reason: str,
+    by: str | None,
+    as_json: bool,
 ) -> None:
     """End a pause. What waited goes out with the next run, if its window is still open."""
     settings = _known(digest_name)

@@ -97,14 +97,26 @@ def trace(key: str, as_json: bool) -> None:
         click.echo(json.dumps(asdict(found)))
         return
     show(key, {name: value for name, value in found.delivery.items() if value is not None}, False)
-    shown = ("token", "claimed_at", "ended_at", "stage", "outcome", "failure_class", "charged", "replayed", "detail")
+    shown = (
+        "token",
+        "claimed_at",
+        "ended_at",
+        "stage",
+        "outcome",
+        "failure_class",
+        "charged",
+        "replayed",
+        "detail",
+    )
     show_rows("attempts", [{name: one[name] for name in shown} for one in found.attempts])
 
 
 @click.command()
 @period_options
 @click.option("--customer", "customer_id", required=True, help="The customer's id.")
-@click.option("--out", type=click.Path(path_type=Path, file_okay=False), default=None, help="Write .eml and .html here.")
+@click.option(
+    "--out", type=click.Path(path_type=Path, file_okay=False), default=None, help="Write .eml and .html here."
+)
 @json_option
 def preview(digest_name: str, label: str, customer_id: str, out: Path | None, as_json: bool) -> None:
     """The mail of one customer, frozen or as it would be frozen now. Sends and writes nothing to the ledger."""
@@ -112,14 +124,23 @@ def preview(digest_name: str, label: str, customer_id: str, out: Path | None, as
     need_source(settings)
     with open_ledger(settings) as ledger, open_source(settings, digest) as source:
         found = preview_message(ledger, source, digest, period, customer_id)
-    facts: dict[str, Any] = {"operation_key": found.operation_key, "frozen": found.frozen, "state": found.state}
+    facts: dict[str, Any] = {
+        "operation_key": found.operation_key,
+        "frozen": found.frozen,
+        "state": found.state,
+    }
     if found.message is None:
         show("preview", facts | {"message": f"none: {found.reason}"}, as_json)
         return
     if out is not None:
         facts["files"] = _write(out, found.operation_key, found.message, found.recipient)
     if as_json:
-        click.echo(json.dumps(facts | {"subject": found.message.subject, "text": found.message.text, "html": found.message.html}))
+        click.echo(
+            json.dumps(
+                facts
+                | {"subject": found.message.subject, "text": found.message.text, "html": found.message.html}
+            )
+        )
         return
     show("preview", facts | {"subject": found.message.subject}, False)
     results.print(found.message.text, markup=False)

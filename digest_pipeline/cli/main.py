@@ -14,7 +14,9 @@ from digest_pipeline.errors import DigestError
 from digest_pipeline.telemetry import configure_logging
 
 
-@click.group(epilog=EXIT_CODES, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.group(
+    epilog=EXIT_CODES, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
+)
 @click.version_option(package_name="digest-pipeline")
 @click.option(
     "--log-level",

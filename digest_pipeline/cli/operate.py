@@ -52,7 +52,9 @@ def rebind(moved: bool, yes: bool, as_json: bool) -> None:
 
 @click.command()
 @period_options
-@click.option("--allow-late", metavar="REASON", default="", help="Send although the window has closed, and why.")
+@click.option(
+    "--allow-late", metavar="REASON", default="", help="Send although the window has closed, and why."
+)
 @click.option("--by", default=None, help="Who says so, for the audit trail.  [default: the OS user]")
 @json_option
 def run(digest_name: str, label: str, allow_late: str, by: str | None, as_json: bool) -> None:
@@ -70,7 +72,9 @@ def run(digest_name: str, label: str, allow_late: str, by: str | None, as_json: 
             outcome = run_period(digest, period, late_reason=allow_late, by=by or os_user())
         with ledger.read() as conn:
             summary = reads.summarise(conn, reads.manifest_ids(conn, digest.name, period.label))
-            sent_now = reads.accepted_by_run(conn, reads.manifest_ids(conn, digest.name, period.label), outcome.run_id)
+            sent_now = reads.accepted_by_run(
+                conn, reads.manifest_ids(conn, digest.name, period.label), outcome.run_id
+            )
     failed = [check for check in outcome.checks if check.is_failure]
     facts = {
         "digest": digest.name,
@@ -124,7 +128,17 @@ def check(digest_name: str, label: str, as_json: bool) -> None:
     ]
     if as_json:
         failed = sum(check.is_failure for check in outcome.checks)
-        show("", {"digest": digest.name, "period": period.label, "failed": failed, "checks": rows, "errors": list(outcome.errors)}, True)
+        show(
+            "",
+            {
+                "digest": digest.name,
+                "period": period.label,
+                "failed": failed,
+                "checks": rows,
+                "errors": list(outcome.errors),
+            },
+            True,
+        )
     else:
         show_rows(f"checks of {digest.name} {period.label}", rows)
         for error in outcome.errors:

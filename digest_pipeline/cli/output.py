@@ -22,7 +22,9 @@ Exit codes:
   2  what was asked for cannot be done: nothing was written
 """
 
-json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a table.")
+json_option = click.option(
+    "--json", "as_json", is_flag=True, help="Print one JSON object instead of a table."
+)
 
 
 def show(title: str, rows: Mapping[str, Any], as_json: bool) -> None:

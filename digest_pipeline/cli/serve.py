@@ -19,7 +19,9 @@ from digest_pipeline.settings import Settings
 
 @click.command()
 @click.option("--port", default=3000, show_default=True, help="Of the Dagster UI.")
-@click.option("--host", default="127.0.0.1", show_default=True, help="Address that the Dagster UI listens at.")
+@click.option(
+    "--host", default="127.0.0.1", show_default=True, help="Address that the Dagster UI listens at."
+)
 def dev(port: int, host: str) -> None:
     """Start the Dagster UI and daemon on the embedded default, with the sandbox provider beside them.
 

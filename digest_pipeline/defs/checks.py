@@ -68,9 +68,7 @@ def _asset_check(digest: Digest, check: Check) -> dg.AssetChecksDefinition:
     @dg.asset_check(
         asset=asset_key(digest, check.asset), name=check.name, blocking=check.blocking, description=doc
     )
-    def evaluate(
-        context: dg.AssetCheckExecutionContext, installation: Installation
-    ) -> dg.AssetCheckResult:
+    def evaluate(context: dg.AssetCheckExecutionContext, installation: Installation) -> dg.AssetCheckResult:
         period = digest.period(partition_of(context))
         with installation.ledger.read() as conn:
             ids = reads.manifest_ids(conn, digest.name, period.label)

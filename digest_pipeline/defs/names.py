@@ -55,5 +55,7 @@ def partition_of(
     """Return the run's partition key, also where only checks run and Dagster gives it as a tag alone."""
     key = context.run.tags.get("dagster/partition")
     if key is None:
-        raise dg.DagsterInvariantViolationError("this needs one partition: choose a period in the launch dialog")
+        raise dg.DagsterInvariantViolationError(
+            "this needs one partition: choose a period in the launch dialog"
+        )
     return key

@@ -80,7 +80,9 @@ def digest_rows(digest: Digest) -> dg.AssetsDefinition:
         with installation.ledger.read() as conn:
             ids = reads.manifest_ids(conn, digest.name, period.label)
         if not ids:
-            raise InputError(f"{digest.name} {period.label} has no manifest: materialise eligible_customers first")
+            raise InputError(
+                f"{digest.name} {period.label} has no manifest: materialise eligible_customers first"
+            )
         with installation.source(digest) as source:
             report = compose(installation.ledger, source, digest, period, ids, context.run.run_id)
         return dg.MaterializeResult(

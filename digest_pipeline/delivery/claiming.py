@@ -134,9 +134,7 @@ def renew(conn: Connection, plan: SendPlan, wanted: int, lead: float) -> list[fl
     return [read_at + (start - now) / MICROS for start in grant.starts]
 
 
-def _claim_in(
-    conn: Connection, plan: SendPlan, turns: Turns, manifest_id: int, limit: int
-) -> list[Batch]:
+def _claim_in(conn: Connection, plan: SendPlan, turns: Turns, manifest_id: int, limit: int) -> list[Batch]:
     if limit <= 0:
         return []
     batches: list[Batch] = []

@@ -63,7 +63,7 @@ class Sender:
     def __init__(self, ledger: Ledger, plan: SendPlan, deadline: float) -> None:
         self.ledger, self.plan, self.deadline = ledger, plan, deadline
         self.tally = Tally()
-        self.pace = Pace(plan.digest.sending.concurrency, SLACK)
+        self.pace = Pace(plan.digest.sending.concurrency, SLACK, plan.digest.rate.per_second)
         self._claimed: asyncio.Queue[Permitted | None] = asyncio.Queue()
         self._results: asyncio.Queue[Result | None] = asyncio.Queue()
         self._threads = ThreadPoolExecutor(plan.digest.sending.lanes + 2, thread_name_prefix="ledger")

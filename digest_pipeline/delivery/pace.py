@@ -28,8 +28,9 @@ class Pace:
     is busy) and grows while they don't.
     """
 
-    def __init__(self, concurrency: int, patience: float) -> None:
+    def __init__(self, concurrency: int, patience: float, per_second: float) -> None:
         self.concurrency = concurrency
+        self._per_second = per_second
         self.lead = 0.0
         """Seconds from a claim's look at the gate until its rows can begin: permits start after it."""
         self._patience = patience
@@ -103,7 +104,9 @@ class Pace:
     def _ahead(self) -> int:
         if self._call_seconds <= 0:
             return 0
-        return int(self.concurrency * min(MOST_AHEAD, self._ahead_seconds() / self._call_seconds))
+        calls = self.concurrency * min(MOST_AHEAD, self._ahead_seconds() / self._call_seconds)
+        # What is claimed when a process dies is in doubt: no more of it than the gate will let through.
+        return int(min(calls, self._per_second * self._ahead_seconds()))
 
     def _adapt(self) -> None:
         if self._latest > self._patience:

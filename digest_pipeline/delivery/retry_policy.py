@@ -140,9 +140,7 @@ def settlement(
         case Throttled(retry_after=wait):
             pause = THROTTLE_DEFAULT if wait is None else wait
             if ambiguous:
-                return Unknown(
-                    pause, FailureClass.THROTTLED, charged=False, may_have_been_sent=False
-                )
+                return Unknown(pause, FailureClass.THROTTLED, charged=False, may_have_been_sent=False)
             return Release(pause)
         case AccountRefused():
             if ambiguous:

@@ -89,9 +89,7 @@ def _settle_in(conn: Connection, who: Claimer, results: Sequence[Result]) -> int
     for result in results:
         arrow, fields = _arrow(result)
         c = result.claimed
-        groups[arrow].append(
-            {"manifest_id": c.manifest_id, "ordinal": c.ordinal, "token": c.token, **fields}
-        )
+        groups[arrow].append({"manifest_id": c.manifest_id, "ordinal": c.ordinal, "token": c.token, **fields})
     settled: set[int] = set()
     for arrow, rows in groups.items():
         settled |= _ARROWS[arrow](conn, rows)

@@ -107,7 +107,13 @@ def environment(home: Path) -> Iterator[Settings]:
 
 
 def play(
-    home: Path, label: str, *, harsh: bool, seed: int, watch: Callable[[Ledger, Digest, Period], Any], say: Callable[[str], None]
+    home: Path,
+    label: str,
+    *,
+    harsh: bool,
+    seed: int,
+    watch: Callable[[Ledger, Digest, Period], Any],
+    say: Callable[[str], None],
 ) -> Played:
     """Send one week of the data set and return what came of it. Raises InputError for a wrong week.
 

@@ -127,9 +127,7 @@ def render_inputs(digest: Digest, template: FrozenTemplate) -> RenderInputs:
     )
 
 
-def make_renderer(
-    digest: Digest, period: Period, template: FrozenTemplate, inputs: RenderInputs
-) -> Renderer:
+def make_renderer(digest: Digest, period: Period, template: FrozenTemplate, inputs: RenderInputs) -> Renderer:
     """Return the renderer of one period."""
     return Renderer(
         template, inputs, digest.title or digest.name, period.label, period.first_day, period.last_day
@@ -173,9 +171,7 @@ def compose_one(renderer: Renderer, entry: Row[Any], items: Sequence[dict[str, A
     return Composed(entry.ordinal, entry.operation_key, entry.recipient_hash, document, payload_hash)
 
 
-def _wait_for_other(
-    ledger: Ledger, digest: Digest, period: Period, manifest_ids: Sequence[int]
-) -> None:
+def _wait_for_other(ledger: Ledger, digest: Digest, period: Period, manifest_ids: Sequence[int]) -> None:
     deadline = time.monotonic() + WAIT_FOR_OTHER_BUILD
     while time.monotonic() < deadline:
         with ledger.read() as conn:

@@ -31,7 +31,9 @@ def find_drift(
     added = readdressed = matched = 0
     with source.snapshot() as snapshot, ledger.read() as conn:
         for rows in snapshot.customers(digest.customers, period):
-            entries = [one.entry for one in select_rows(digest, period.label, rows) if isinstance(one, Selected)]
+            entries = [
+                one.entry for one in select_rows(digest, period.label, rows) if isinstance(one, Selected)
+            ]
             frozen = reads.recipient_hashes(conn, [entry.operation_key for entry in entries])
             for entry in entries:
                 known = frozen.get(entry.operation_key)

@@ -30,9 +30,7 @@ class Action:
 WAITING = "waits for approval"
 
 
-def record(
-    conn: Connection, action: Action, effect: dict[str, Any], approver: str | None = None
-) -> int:
+def record(conn: Connection, action: Action, effect: dict[str, Any], approver: str | None = None) -> int:
     """Write an action with its effect, in the transaction that has the effect; return its number."""
     written = conn.execute(
         insert(operator_action)
@@ -66,9 +64,7 @@ def close_waiting(conn: Connection, number: int, approver: str) -> None:
     """Mark an action that waited as approved."""
     effect = json.dumps({"status": "approved"})
     conn.execute(
-        update(operator_action)
-        .where(operator_action.c.id == number)
-        .values(approver=approver, effect=effect)
+        update(operator_action).where(operator_action.c.id == number).values(approver=approver, effect=effect)
     )
 
 

@@ -111,9 +111,7 @@ def claim_due(
     return Batch(claimed, len(suppressed), (rows[-1].due_at, rows[-1].ordinal))
 
 
-def claim_unknown(
-    conn: Connection, manifest_id: int, limit: int, who: Claimer, lifetime: int
-) -> Batch:
+def claim_unknown(conn: Connection, manifest_id: int, limit: int, who: Claimer, lifetime: int) -> Batch:
     """Claim unknown rows for an idempotent re-send, while the provider still knows their keys.
 
     Only by the gateway and account of the ambiguous attempt, and only where its first possibly-wire
@@ -130,7 +128,9 @@ def _due_rows(conn: Connection, past_a_cursor: bool) -> Select[Any]:
     opened = _open_manifest()
     due = _due(opened, State.PENDING, State.RETRY)
     if past_a_cursor:
-        after = tuple_(bindparam("after_due", type_=BigInteger()), bindparam("after_ordinal", type_=BigInteger()))
+        after = tuple_(
+            bindparam("after_due", type_=BigInteger()), bindparam("after_ordinal", type_=BigInteger())
+        )
         due = due.where(tuple_(_d.due_at, _d.ordinal) > after)
     return _with_what_is_sent(conn, opened, due)
 

@@ -177,7 +177,9 @@ def rowset_value(rows: Sequence[Mapping[str, Any]]) -> str:
     return json.dumps(list(rows), ensure_ascii=True, separators=(",", ":"))
 
 
-def bulk_insert(conn: Connection, table: Table, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+def bulk_insert(
+    conn: Connection, table: Table, columns: Sequence[str], rows: Sequence[Sequence[Any]]
+) -> None:
     """Insert many rows in one round trip: COPY on PostgreSQL, one prepared statement on SQLite.
 
     Raises sqlalchemy.exc.IntegrityError when a constraint refuses one; none is inserted then if the

@@ -58,9 +58,7 @@ class Ledger:
         self._readers = self.engine.execution_options(ledger_reads=True)
         # SQLite has one writer. Threads of this process queue here: waiting in SQLite's own busy
         # handler means sleeping up to 100 ms at a time.
-        self._writer: AbstractContextManager[Any] = (
-            nullcontext() if self.is_postgresql else threading.Lock()
-        )
+        self._writer: AbstractContextManager[Any] = nullcontext() if self.is_postgresql else threading.Lock()
 
     @property
     def is_postgresql(self) -> bool:

@@ -18,7 +18,9 @@ def entries_of(
 ) -> list[Row[tuple[int, int, str, str | None]]]:
     """Return every entry of a customer: manifest, ordinal, operation key, state."""
     query = (
-        select(manifest_entry.c.manifest_id, manifest_entry.c.ordinal, manifest_entry.c.operation_key, _d.state)
+        select(
+            manifest_entry.c.manifest_id, manifest_entry.c.ordinal, manifest_entry.c.operation_key, _d.state
+        )
         .join(manifest, manifest.c.id == manifest_entry.c.manifest_id)
         .outerjoin(
             delivery,

@@ -34,9 +34,7 @@ def unknowns(
     conn: Connection, digest: str, period: str, *, tenant: str | None = None, limit: int | None = None
 ) -> list[Row[Any]]:
     """Return deliveries nobody knows the outcome of, in key order."""
-    query = _of_period(digest, period, tenant).where(
-        _d.state == State.UNKNOWN, _d.ambiguous_at.is_not(None)
-    )
+    query = _of_period(digest, period, tenant).where(_d.state == State.UNKNOWN, _d.ambiguous_at.is_not(None))
     return list(conn.execute(query.limit(limit)))
 
 

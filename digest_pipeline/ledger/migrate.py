@@ -67,7 +67,9 @@ def require_current(ledger: Ledger) -> None:
     if found is None:
         raise SchemaVersionError(f"the ledger {ledger.describe()} is empty: run 'digest db upgrade'")
     _require_known(found)
-    raise SchemaVersionError(f"the ledger has schema {found}, this build needs {head}: run 'digest db upgrade'")
+    raise SchemaVersionError(
+        f"the ledger has schema {found}, this build needs {head}: run 'digest db upgrade'"
+    )
 
 
 def _require_known(found: str | None) -> None:

@@ -162,7 +162,9 @@ content = Table(
     Column("manifest_id", _Id, primary_key=True),
     Column("ordinal", BigInteger, primary_key=True),
     Column("document", LargeBinary, nullable=False, comment="the frozen message, zlib of canonical JSON"),
-    ForeignKeyConstraint(["manifest_id", "ordinal"], ["manifest_entry.manifest_id", "manifest_entry.ordinal"]),
+    ForeignKeyConstraint(
+        ["manifest_id", "ordinal"], ["manifest_entry.manifest_id", "manifest_entry.ordinal"]
+    ),
 )
 
 delivery = Table(
@@ -193,7 +195,9 @@ delivery = Table(
     Column("finished_at", BigInteger),
     Column("cleaned_at", BigInteger),
     Column("cleaned_by", Text, comment="the run that removed the generated rows, or the retention rule"),
-    ForeignKeyConstraint(["manifest_id", "ordinal"], ["manifest_entry.manifest_id", "manifest_entry.ordinal"]),
+    ForeignKeyConstraint(
+        ["manifest_id", "ordinal"], ["manifest_entry.manifest_id", "manifest_entry.ordinal"]
+    ),
     _one_of("state", State),
     CheckConstraint(
         "(state IN ('sent','cleaned','failed','dead','suppressed','written_off')) = (finished_at IS NOT NULL)",

@@ -98,7 +98,9 @@ def _arrow_statement(
     )
 
 
-def claim(conn: Connection, rows: Rows, lease: int, claimed_by: str, gateway: str, account: str) -> Sequence[Row[Any]]:
+def claim(
+    conn: Connection, rows: Rows, lease: int, claimed_by: str, gateway: str, account: str
+) -> Sequence[Row[Any]]:
     """Claim rows that were locked in this transaction, under their new tokens (``token``)."""
     return _claim(conn, "claim", rows, lease, claimed_by, gateway, account)
 
@@ -291,9 +293,7 @@ def expire_lease(
             ambiguous_token=_d.token,
             absent_at=null(),
         )
-        .returning(
-            _d.manifest_id, _d.ordinal, _d.token, _d.claimed_by, _d.gateway, _d.account, _d.claimed_at
-        )
+        .returning(_d.manifest_id, _d.ordinal, _d.token, _d.claimed_by, _d.gateway, _d.account, _d.claimed_at)
     )
     return conn.execute(statement).all()
 
@@ -389,7 +389,9 @@ def fail_sent(conn: Connection, rows: Rows) -> set[int]:
     )
 
 
-def clean(conn: Connection, manifest_id: int, after: int, limit: int, proof: Proof, waited: int, run: str) -> list[int]:
+def clean(
+    conn: Connection, manifest_id: int, after: int, limit: int, proof: Proof, waited: int, run: str
+) -> list[int]:
     """Mark sent rows cleaned whose proof is reached and whose delay or window is over; return ordinals.
 
     The guard is here and not only in the pipeline's order: state, proof, age and content are read in
@@ -421,7 +423,13 @@ def clean(conn: Connection, manifest_id: int, after: int, limit: int, proof: Pro
     )
     statement = (
         update(delivery)
-        .where(_d.manifest_id == manifest_id, _d.ordinal.in_(page), _d.state.in_(sources), _d.proof.in_(reached), over)
+        .where(
+            _d.manifest_id == manifest_id,
+            _d.ordinal.in_(page),
+            _d.state.in_(sources),
+            _d.proof.in_(reached),
+            over,
+        )
         .values(state=ARROWS["clean"].target, cleaned_at=ledger_now(), cleaned_by=run)
         .returning(_d.ordinal)
     )
@@ -449,7 +457,9 @@ def suppress(conn: Connection, manifest_id: int, reasons: Mapping[int, str]) -> 
             _d.ordinal == r.c.ordinal,
             _d.state.in_(sorted(ARROWS["suppress"].sources)),
         )
-        .values(state=ARROWS["suppress"].target, suppression=r.c.reason, due_at=null(), finished_at=ledger_now())
+        .values(
+            state=ARROWS["suppress"].target, suppression=r.c.reason, due_at=null(), finished_at=ledger_now()
+        )
         .returning(_d.ordinal)
     )
     return list(conn.execute(statement, {"r": rowset_value(rows)}).scalars())

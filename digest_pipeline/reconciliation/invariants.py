@@ -55,7 +55,9 @@ def manifest_is_frozen(conn: Connection, digest: Digest, ids: Ids) -> Verdict:
     broken = [found for row in reads.headers(conn, ids) if (found := _thawed(conn, row))]
     why = "; ".join(why for why, _ in broken)
     keys = tuple(key for _, key in broken if key is not None)[:SHOWN]
-    return Verdict(len(broken), keys, why, f"digest pause --digest {digest.name} --reason ..., then see docs/runbook.md")
+    return Verdict(
+        len(broken), keys, why, f"digest pause --digest {digest.name} --reason ..., then see docs/runbook.md"
+    )
 
 
 def _thawed(conn: Connection, row: Any) -> tuple[str, str | None] | None:
@@ -105,7 +107,9 @@ def manifest_accounts_for_everyone(conn: Connection, digest: Digest, ids: Ids) -
         excluded = sum(reads.as_counts(row.excluded).values())
         gap = abs((row.selected or 0) - (row.entries or 0) - excluded)
         if gap:
-            reasons.append(f"manifest {row.id}: {row.selected} selected, {row.entries} + {excluded} accounted for")
+            reasons.append(
+                f"manifest {row.id}: {row.selected} selected, {row.entries} + {excluded} accounted for"
+            )
         lost += gap
     sealed = [row.id for row in reads.headers(conn, ids) if row.content_sealed_at is not None]
     without = (

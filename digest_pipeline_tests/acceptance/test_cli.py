@@ -401,6 +401,8 @@ def test_a_ledger_of_another_environment_sends_nothing_until_it_is_bound_again(t
     assert refused.code == 1
     assert "belongs to the environment 'local'" in " ".join(refused.json["errors"])
     assert refused.json["sent_now"] == 0
-    assert shell.run("db", "rebind", "--moved", DIGEST_ENVIRONMENT="staging").code != 0, "it asks, and nobody answered"
+    assert shell.run("db", "rebind", "--moved", DIGEST_ENVIRONMENT="staging").code != 0, (
+        "it asks, and nobody answered"
+    )
     assert shell.run("db", "rebind", "--moved", "--yes", DIGEST_ENVIRONMENT="staging").code == 0
     assert shell.run("run", *NAMED, WEEKS[0], "--json", DIGEST_ENVIRONMENT="staging").code == 0

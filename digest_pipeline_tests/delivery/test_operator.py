@@ -19,7 +19,9 @@ REFUSED, TAKEN = Fault.INVALID_RECIPIENT_422, Fault.RESET_AFTER_ACCEPT
 
 
 def order(desk, *numbers, who="ann", reason="the provider's outage is over"):
-    return Order(desk.digest, desk.digest.period(LABEL), tuple(key_of(number) for number in numbers), who, reason)
+    return Order(
+        desk.digest, desk.digest.period(LABEL), tuple(key_of(number) for number in numbers), who, reason
+    )
 
 
 def actions(desk):
@@ -57,7 +59,9 @@ def test_what_was_or_may_have_been_sent_is_refused_by_name_and_stops_nobody_else
     desk.script(TAKEN, 3)
     desk.deliver()
     keys = (*order(desk, 1, 2, 3).keys, "tiny_digest:2025-W10:nobody")
-    decision = replay(desk.ledger, Order(desk.digest, desk.digest.period(LABEL), keys, "ann", "why"), apply=True)
+    decision = replay(
+        desk.ledger, Order(desk.digest, desk.digest.period(LABEL), keys, "ann", "why"), apply=True
+    )
     assert decision.changed == [key_of(2)]
     assert decision.refused == {
         key_of(1): "an attempt was accepted: a replay could be a second mail",
@@ -148,7 +152,9 @@ def test_a_person_settles_an_unknown_that_no_evidence_will(open_desk, verdict, s
     assert json.loads(action.effect) == {"as": str(verdict), "resolved": 1}
 
 
-@pytest.mark.parametrize("scope", [Scope("tiny_digest"), Scope("tiny_digest", "default"), Scope(gateway="sandbox")])
+@pytest.mark.parametrize(
+    "scope", [Scope("tiny_digest"), Scope("tiny_digest", "default"), Scope(gateway="sandbox")]
+)
 def test_nothing_is_claimed_while_it_is_paused_and_everything_goes_out_afterwards(open_desk, scope):
     desk = open_desk(3)
     assert pause(desk.ledger, scope, who="ann", reason="the campaign is wrong")
@@ -177,7 +183,12 @@ def test_an_erased_customer_is_never_sent_to_and_leaves_no_address_behind(open_d
     before = desk.row(4)
     for number in range(1, 5):
         erase(desk, number)
-    assert desk.sql("SELECT count(*) AS n FROM manifest_entry WHERE recipient IS NOT NULL OR name IS NOT NULL")[0].n == 0
+    assert (
+        desk.sql("SELECT count(*) AS n FROM manifest_entry WHERE recipient IS NOT NULL OR name IS NOT NULL")[
+            0
+        ].n
+        == 0
+    )
     assert desk.sql("SELECT count(*) AS n FROM content WHERE length(document) > 0")[0].n == 0
     assert (desk.row(4).state, desk.row(4).message_id) == (before.state, before.message_id)
     assert "sent" in desk.counts()
@@ -191,7 +202,11 @@ def test_an_erased_customer_who_waited_is_cancelled_and_one_in_doubt_settles_by_
     desk.sql("UPDATE delivery SET state = 'retry', finished_at = NULL, due_at = 0 WHERE ordinal = 3")
     erase(desk, 2)
     erase(desk, 3)
-    assert (desk.row(2).state, desk.row(3).state, desk.row(3).suppression) == ("unknown", "suppressed", "erased")
+    assert (desk.row(2).state, desk.row(3).state, desk.row(3).suppression) == (
+        "unknown",
+        "suppressed",
+        "erased",
+    )
     desk.pass_time(6)
     desk.deliver(run_id="run-2")
     assert desk.row(2).state == "sent"

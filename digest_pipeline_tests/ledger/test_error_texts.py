@@ -32,7 +32,9 @@ def _copy(conn):
 
 
 def _wrong_type(conn):
-    conn.execute(text("SELECT CAST(:value AS bigint) + 1 WHERE 1 = CAST(:value AS bigint)"), {"value": ADDRESS})
+    conn.execute(
+        text("SELECT CAST(:value AS bigint) + 1 WHERE 1 = CAST(:value AS bigint)"), {"value": ADDRESS}
+    )
 
 
 @pytest.mark.parametrize("provoke", [_insert, _copy])

@@ -129,7 +129,7 @@ def limits(instance: dg.DagsterInstance) -> dict[str, object]:
 
 def test_the_embedded_instance_keeps_everything_in_its_own_folder(tmp_path, monkeypatch):
     with instance_from(ROOT / "dagster.yaml", tmp_path / "home", monkeypatch) as instance:
-        assert limits(instance) == {"digest/period": 1}
+        assert limits(instance).items() >= {("digest/period", 1)}
         assert instance.run_retries_enabled
         assert not instance.run_retries_retry_on_asset_or_op_failure
         assert not instance.telemetry_enabled
@@ -144,7 +144,7 @@ def test_the_deployed_instance_opens_postgresql_and_runs_one_run_of_a_period_at_
     monkeypatch.setenv("DAGSTER_POSTGRES_URL", postgres_url.replace("postgresql+psycopg:", "postgresql:"))
     monkeypatch.setenv("DAGSTER_COMPUTE_LOGS", str(tmp_path / "logs"))
     with instance_from(ROOT / "deploy" / "dagster.yaml", tmp_path / "home", monkeypatch) as instance:
-        assert limits(instance) == {"digest/period": 1, "dagster/backfill": 2}
+        assert limits(instance).items() >= {("digest/period", 1), ("dagster/backfill", 2)}
         assert type(instance.run_storage).__name__ == "PostgresRunStorage"
         assert instance.get_runs_count() == 0
         assert not instance.run_retries_retry_on_asset_or_op_failure

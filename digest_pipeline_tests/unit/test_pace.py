@@ -11,8 +11,8 @@ from digest_pipeline.delivery.pace import AHEAD, FIRST_BITE, LEAST_BITE, MOST_AH
 PATIENCE = 0.25
 
 
-def pace_of(concurrency: int = 50) -> Pace:
-    return Pace(concurrency, PATIENCE)
+def pace_of(concurrency: int = 50, per_second: float = 100_000) -> Pace:
+    return Pace(concurrency, PATIENCE, per_second)
 
 
 async def claim(pace: Pace, *, seconds: float = 0.01) -> int:
@@ -64,6 +64,12 @@ def test_rows_that_were_reserved_and_not_found_are_given_back() -> None:
 
 def test_a_fast_provider_has_work_waiting_beyond_its_slots() -> None:
     assert with_calls_of(0.02).room() > 50
+
+
+def test_no_more_waits_than_the_rate_lets_through_meanwhile() -> None:
+    pace = pace_of(8, per_second=100)
+    call(pace, asyncio.run(claim(pace)), 0.02)
+    assert 8 < pace.room() <= 8 + 100 * (AHEAD + pace.lead)
 
 
 def test_a_provider_slower_than_a_permit_lasts_has_no_row_waiting_for_it() -> None:
