@@ -88,7 +88,7 @@ def test_connect_failures_in_a_row_halt_and_the_next_run_goes_on_when_the_provid
 
 def test_a_run_out_of_time_leaves_its_rows_and_the_next_one_goes_on(open_desk):
     """LOST-02: the manifest's numbers add up at any moment."""
-    desk = open_desk(40, rate={"per_second": 20, "burst": 1}, sending={"run_limit_seconds": 1})
+    desk = open_desk(40, rate={"per_second": 20, "burst": 6}, sending={"run_limit_seconds": 1})
     stopped = desk.deliver()
     assert stopped.out_of_time
     counts = desk.counts()
