@@ -16,7 +16,7 @@ from digest_pipeline.content.mime import to_mime
 from digest_pipeline.errors import InputError
 from digest_pipeline.gateways import registry
 from digest_pipeline.installation import open_ledger, open_source
-from digest_pipeline.ledger import reads
+from digest_pipeline.ledger import pauses, reads
 from digest_pipeline.operations.preview import preview_message
 from digest_pipeline.operations.trace import trace as trace_key
 from digest_pipeline.settings import Settings
@@ -71,7 +71,14 @@ def _status(conn: Any, digest: Digest, label: str) -> dict[str, Any]:
         "oldest_pending_seconds": summary.oldest_pending_seconds,
         "unknown": summary.states["unknown"],
         "cleanup_lag_seconds": summary.cleanup_lag_seconds,
+        "paused": [
+            f"{kind} {name}" for kind, name, _ in pauses.everything(conn) if _concerns(digest, kind, name)
+        ],
     }
+
+
+def _concerns(digest: Digest, kind: str, name: str) -> bool:
+    return name == digest.gateway.kind if kind == "gateway" else name.split("/")[0] == digest.name
 
 
 def _short(one: dict[str, Any]) -> dict[str, Any]:

@@ -142,8 +142,8 @@ def _collect_op(digest: Digest) -> dg.OpDefinition:
                 installation.ledger, plan, period, installation.settings.reports, ask_provider=False
             )
             raise dg.Failure(
-                f"sending is halted ({gate.halt_reason}); {metadata['waiting']} deliveries wait, none was "
-                "charged an attempt. Mend the account and run this period again: it goes on by itself",
+                f"sending is halted ({gate.halt_reason}); {metadata['waiting']} deliveries wait. Mend the "
+                "cause and run this period again: it tries one, and goes on by itself if that works",
                 metadata={**metadata, "report": dg.MetadataValue.path(str(report.html))},
                 allow_retries=False,
             )

@@ -98,10 +98,11 @@ def claim(
     faults.reach(faults.Point.AFTER_GATE)
     gate = locked[plan.gate]
     grant = rate_gate.grant(gate, now + int(lead * MICROS), wanted, HORIZON)
-    again_in = None if grant.again_at is None else max(0.0, (grant.again_at - now) / MICROS)
     if not grant.starts:
+        again_in = None if grant.again_at is None else max(0.0, (grant.again_at - now) / MICROS)
         return Taken(again_in=again_in, halted=gate.halt_reason if grant.halted else None)
-    taken = Taken(again_in=again_in, seen_at=read_at)
+    # The gate let some start: if none is claimed, it is because none is due, not because of the gate.
+    taken = Taken(seen_at=read_at)
     rows: list[Claimed] = []
     for manifest_id in turns.order():
         for batch in _claim_in(conn, plan, turns, manifest_id, len(grant.starts) - len(rows)):

@@ -122,3 +122,12 @@ def test_a_permission_to_be_late_sends_what_was_held(open_desk):
     desk.sql("UPDATE manifest SET late_until = :until", until=2**60)
     assert desk.deliver(run_id="run-2").accepted == 4
     assert_once_each(desk, range(1, 5))
+
+
+def test_a_run_ends_when_nothing_is_due_though_the_gate_grants_less_than_a_lane_could_use(open_desk):
+    """A gate that granted some permits is not why nothing was claimed."""
+    slow = {"per_second": 10, "burst": 5}
+    desk = open_desk(8, rate=slow, sending={"concurrency": 20, "run_limit_seconds": 20})
+    done = desk.deliver()
+    assert (done.out_of_time, desk.counts()) == (False, {"sent": 8})
+    assert not desk.deliver(run_id="run-2").out_of_time
