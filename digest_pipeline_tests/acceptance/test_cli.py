@@ -156,7 +156,7 @@ def test_status_of_a_period_has_exactly_the_promised_fields(shell):
         "unknown",
         "cleanup_lag_seconds",
     }
-    assert set(said.json) == promised | {"held", "suppressed", "failed"}
+    assert set(said.json) == promised | {"held", "suppressed", "failed", "paused"}
     assert said.json["manifest"]["state"] == "sealed"
     assert said.json["manifest"]["entries"] == sum(said.json["states"].values())
 
