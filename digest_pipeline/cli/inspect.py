@@ -168,6 +168,7 @@ def _write(folder: Path, key: str, message: Message, recipient: str) -> list[str
 def report(digest_name: str, label: str, as_json: bool) -> None:
     """Write the reconciliation report of a period: a CSV with every customer, and one HTML page."""
     from digest_pipeline.delivery.plan import SendPlan
+    from digest_pipeline.eligibility.drift import drift_or_none
     from digest_pipeline.installation import make_gateway
     from digest_pipeline.reconciliation.publish import publish_report
 
@@ -179,7 +180,9 @@ def report(digest_name: str, label: str, as_json: bool) -> None:
             raise InputError(f"{digest.name} {period.label} was never run: there is nothing to report")
         with sandbox_for(settings, digest):
             plan = SendPlan(digest, ids, make_gateway(digest), "cli", "report")
-            written = publish_report(ledger, plan, period, settings.reports)
+            with open_source(settings, digest) as source:
+                drift = drift_or_none(ledger, source, digest, period, ids)
+            written = publish_report(ledger, plan, period, settings.reports, drift=drift)
     facts = {"html": str(written.html), "csv": str(written.csv), **written.numbers}
     show(f"report of {digest.name} {period.label}", facts, as_json)
 

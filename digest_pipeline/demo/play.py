@@ -123,7 +123,7 @@ def play(
     with environment(home) as settings:
         digest = settings.digest(DIGEST)
         period = digest.period(label)
-        use_instance(settings.home if harsh else home)
+        use_instance(home)
         found = prepare_source(settings)
         say(f"customers {found.customers:,}, orders {found.orders:,}: {home / 'source.db'}")
         with Ledger(settings.ledger_url) as ledger:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from digest_pipeline import telemetry
 from digest_pipeline.eligibility.selection import Selected, select_rows
 from digest_pipeline.eligibility.source import Source
+from digest_pipeline.errors import SourceError
 from digest_pipeline.ledger import reads
 from digest_pipeline.ledger.engine import Ledger
 from digest_pipeline.periods import Period
@@ -45,3 +47,17 @@ def find_drift(
         total = reads.entry_count(conn, manifest_ids)
     # A customer whom the source names twice, pages apart, matches twice.
     return Drift(added, max(0, total - matched), readdressed)
+
+
+def drift_or_none(
+    ledger: Ledger, source: Source, digest: Digest, period: Period, manifest_ids: tuple[int, ...]
+) -> Drift | None:
+    """Compare as ``find_drift`` does; None when the source cannot be read.
+
+    A sealed period can go on without its source: only the comparison is missed, and logged.
+    """
+    try:
+        return find_drift(ledger, source, digest, period, manifest_ids)
+    except SourceError as error:
+        telemetry.drift_unknown(str(error))
+        return None

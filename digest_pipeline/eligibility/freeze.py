@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 
 from sqlalchemy import Connection
 
-from digest_pipeline import faults, telemetry
-from digest_pipeline.eligibility.drift import Drift, find_drift
+from digest_pipeline import faults
+from digest_pipeline.eligibility.drift import Drift, drift_or_none
 from digest_pipeline.eligibility.selection import Exclusion, Selected, select_rows
 from digest_pipeline.eligibility.source import Source
-from digest_pipeline.errors import BuildSupersededError, LedgerError, SourceError
+from digest_pipeline.errors import BuildSupersededError, LedgerError
 from digest_pipeline.keys import DEFAULT_TENANT
 from digest_pipeline.ledger import manifests, reads
 from digest_pipeline.ledger.engine import Ledger
@@ -179,12 +179,7 @@ def _sealed(ledger: Ledger, digest: Digest, period: Period) -> Frozen | None:
 
 
 def _with_drift(ledger: Ledger, source: Source, digest: Digest, period: Period, found: Frozen) -> Frozen:
-    try:
-        drift = find_drift(ledger, source, digest, period, found.manifest_ids)
-    except SourceError as error:
-        # The period is sealed: it can go on without the source, and only the comparison is missed.
-        telemetry.drift_unknown(str(error))
-        drift = None
+    drift = drift_or_none(ledger, source, digest, period, found.manifest_ids)
     return Frozen(
         found.manifest_ids, found.selected, found.entries, found.excluded, created=False, drift=drift
     )

@@ -60,11 +60,13 @@ def waiting(conn: Connection, number: int) -> Row[Any] | None:
     return found
 
 
-def close_waiting(conn: Connection, number: int, approver: str) -> None:
-    """Mark an action that waited as approved."""
-    effect = json.dumps({"status": "approved"})
+def close_waiting(conn: Connection, action: Row[Any], approver: str) -> None:
+    """Mark an action that waited as approved; what it asked for stays in its effect."""
+    effect = {**json.loads(action.effect), "status": "approved"}
     conn.execute(
-        update(operator_action).where(operator_action.c.id == number).values(approver=approver, effect=effect)
+        update(operator_action)
+        .where(operator_action.c.id == action.id)
+        .values(approver=approver, effect=json.dumps(effect, sort_keys=True))
     )
 
 

@@ -51,11 +51,13 @@ def approve(ledger: Ledger, digests: dict[str, Digest], action_id: int, *, who: 
             raise InputError(f"no replay number {action_id} waits for approval")
         if found.who == who:
             raise InputError(f"{who} asked for this replay; somebody else has to approve it")
-        digest = digests[found.digest]
+        digest = digests.get(found.digest)
+        if digest is None:
+            raise InputError(f"the digest {found.digest!r} of replay {action_id} is not configured here")
         keys = tuple(json.loads(found.keys))
         order = Order(digest, digest.period(found.period), keys, found.who, found.reason)
         hours = float(json.loads(found.effect)["hours"])
-        audit.close_waiting(conn, action_id, who)
+        audit.close_waiting(conn, found, who)
         return _apply(conn, order, hours, approver=who)
 
     return ledger.transact(work)

@@ -6,6 +6,7 @@ import asyncio
 from pathlib import Path
 
 from digest_pipeline.delivery.plan import SendPlan
+from digest_pipeline.eligibility.drift import Drift
 from digest_pipeline.ledger.engine import Ledger
 from digest_pipeline.periods import Period
 from digest_pipeline.reconciliation.comparison import Comparison, compare_with_provider
@@ -16,11 +17,21 @@ SAMPLE = 200
 
 
 def publish_report(
-    ledger: Ledger, plan: SendPlan, period: Period, folder: Path, *, ask_provider: bool = True
+    ledger: Ledger,
+    plan: SendPlan,
+    period: Period,
+    folder: Path,
+    *,
+    ask_provider: bool = True,
+    drift: Drift | None = None,
 ) -> Report:
-    """Write the report of a period and return it. ``ask_provider`` False: the account is refused."""
+    """Write the report of a period and return it.
+
+    ``ask_provider`` False: the account is refused. ``drift``: how the source differs from the manifest
+    now, where somebody has looked.
+    """
     comparison = ask(ledger, plan, SAMPLE) if ask_provider else None
-    return write_report(ledger, plan.digest, period, folder, comparison, plan.run_id)
+    return write_report(ledger, plan.digest, period, folder, comparison, plan.run_id, drift=drift)
 
 
 def ask(ledger: Ledger, plan: SendPlan, sample: int) -> Comparison:

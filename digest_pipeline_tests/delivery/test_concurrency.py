@@ -95,4 +95,4 @@ def test_a_stored_rate_that_cannot_be_one_lets_one_through_a_second(open_desk, s
         for _ in range(3)
     ]
     assert [len(one.rows) for one in taken] == [1, 0, 0]
-    assert all(one.again_in is not None for one in taken)
+    assert all(one.again_in is not None for one in taken[1:])
