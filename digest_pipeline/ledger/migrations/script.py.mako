@@ -14,4 +14,4 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    raise NotImplementedError("a ledger is never downgraded: restore a backup and rebind it")
+    raise NotImplementedError("a ledger is never downgraded: deploy the newer build again")
