@@ -49,7 +49,7 @@ class Ledger:
     A write transaction is the only writer from its start on SQLite (BEGIN IMMEDIATE: a read that
     turns into a write later fails at once in WAL mode, whatever the busy time-out says), and READ
     COMMITTED with explicit row locks on PostgreSQL. Nothing here is bound to a session, so a
-    transaction pooler in front is fine.
+    transaction pooler may stand in front, if it passes the start-up options on.
     """
 
     def __init__(self, url: str) -> None:

@@ -121,7 +121,7 @@ def manifest_accounts_for_everyone(conn: Connection, digest: Digest, ids: Ids) -
     count, keys = _count(conn, without)
     if count:
         reasons.append(f"{count} customers of sealed manifests have no delivery")
-    return Verdict(lost + count, keys, "; ".join(reasons), f"digest report --digest {digest.name}")
+    return Verdict(lost + count, keys, "; ".join(reasons), "digest report" + _which(conn, digest, ids))
 
 
 def no_duplicate_sends(conn: Connection, digest: Digest, ids: Ids) -> Verdict:
@@ -145,7 +145,7 @@ def every_delivery_is_visible(conn: Connection, digest: Digest, ids: Ids) -> Ver
     )
     count, keys = _count(conn, _deliveries(ids).where(stuck))
     why = "nothing will move these: no due time, no live lease and no reason to be held"
-    return Verdict(count, keys, why, f"digest run --digest {digest.name} --period ...")
+    return Verdict(count, keys, why, "digest run" + _which(conn, digest, ids))
 
 
 def attempts_within_policy(conn: Connection, digest: Digest, ids: Ids) -> Verdict:
@@ -179,7 +179,7 @@ def coverage_meets_objective(conn: Connection, digest: Digest, ids: Ids) -> Verd
     if summary.held:
         why += "; held: " + ", ".join(f"{reason} {count}" for reason, count in summary.held.items())
     facts = (("coverage", summary.coverage), ("objective", digest.objective.coverage))
-    return Verdict(short, (), why, f"digest status --digest {digest.name}", facts)
+    return Verdict(short, (), why, "digest status" + _which(conn, digest, ids), facts)
 
 
 def no_unknown_past_retention(conn: Connection, digest: Digest, ids: Ids) -> Verdict:
@@ -251,6 +251,12 @@ def _count(conn: Connection, query: Select[Any]) -> tuple[int, tuple[str, ...]]:
     found = conn.execute(select(func.count()).select_from(query.subquery())).scalar_one()
     shown = conn.execute(query.order_by(_e.operation_key).limit(SHOWN)).scalars() if found else ()
     return found, tuple(shown)
+
+
+def _which(conn: Connection, digest: Digest, ids: Ids) -> str:
+    """The options that name these manifests' period, so that the command can be run as it stands."""
+    labels = {row.period for row in reads.headers(conn, ids)}
+    return f" --digest {digest.name}" + "".join(f" --period {label}" for label in labels if len(labels) == 1)
 
 
 def _trace(keys: Sequence[str]) -> str:
