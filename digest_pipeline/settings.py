@@ -6,6 +6,7 @@
 | DIGEST_LEDGER_URL      | sqlite in DIGEST_HOME        | SQLAlchemy URL of the ledger                 |
 | DIGEST_SPECS           | the packaged demo's folder   | folder of digest specifications              |
 | DIGEST_ENVIRONMENT     | local                        | name a ledger is bound to; a copy under another name never sends |
+| DIGEST_SENDING         | on                           | off: nothing is sent, whatever a digest says |
 | DIGEST_REPORTS         | reports/ in DIGEST_HOME      | where reports are written                    |
 """
 
@@ -32,6 +33,7 @@ class Settings:
     specs: Path
     environment: str
     reports: Path
+    sends: bool = True
 
     @classmethod
     def from_environment(cls) -> Settings:
@@ -43,11 +45,13 @@ class Settings:
             specs=Path(os.environ.get("DIGEST_SPECS") or DEMO_SPECS),
             environment=os.environ.get("DIGEST_ENVIRONMENT") or "local",
             reports=Path(os.environ.get("DIGEST_REPORTS") or home / "reports").absolute(),
+            sends=_is_on("DIGEST_SENDING"),
         )
 
     def digests(self) -> dict[str, Digest]:
         """Return every configured digest by name. Raises SpecError."""
-        return load_folder(self.specs)
+        found = load_folder(self.specs)
+        return found if self.sends else {name: digest.not_sending() for name, digest in found.items()}
 
     def digest(self, name: str) -> Digest:
         """Return one digest. Raises InputError naming those that exist."""
@@ -55,3 +59,11 @@ class Settings:
         if name not in digests:
             raise InputError(f"no digest called {name!r} in {self.specs}; there are: {', '.join(digests)}")
         return digests[name]
+
+
+def _is_on(variable: str) -> bool:
+    text = os.environ.get(variable) or "on"
+    if text not in ("on", "off"):
+        # Anything else might be somebody's way of writing "off".
+        raise InputError(f"{variable} is on or off, not {text!r}")
+    return text == "on"

@@ -123,6 +123,7 @@ class Rate(_Strict):
 class Sending(_Strict):
     """How this digest is sent. Durations in seconds."""
 
+    enabled: bool = Field(True, description="false: everything but sending is done, and the rest is held")
     senders: int = Field(1, ge=1, le=64, description="ops that send; more than one needs other machines")
     lanes: int = Field(2, ge=1, le=32, description="claim-send-settle loops in a sender")
     concurrency: int = Field(50, ge=1, le=2000, description="provider calls under way in a sender")
@@ -201,6 +202,7 @@ class Retention(_Strict):
     suppressed_days: float = Field(7, gt=0)
     written_off_days: float = Field(30, gt=0)
     unknown_days: float = Field(30, gt=0)
+    pending_days: float = Field(30, gt=0, description="never tried, after the window: dead then")
 
 
 class Objective(_Strict):
@@ -263,6 +265,10 @@ class Digest(_Strict):
         if last.first_day < first.first_day:
             raise ValueError(f"last_period {last.label} is before first_period {first.label}")
         return self
+
+    def not_sending(self) -> Digest:
+        """Return the same digest with sending disabled."""
+        return self.model_copy(update={"sending": self.sending.model_copy(update={"enabled": False})})
 
     @property
     def zone(self) -> ZoneInfo:

@@ -38,6 +38,8 @@ class HoldReason(StrEnum):
     WINDOW_NOT_OPEN = "window_not_open"
     WINDOW_CLOSED = "window_closed"
     PAUSED = "paused"
+    SENDING_DISABLED = "sending_disabled"
+    RESTORED = "restored"
     CONTENT_NOT_SEALED = "content_not_sealed"
     HALTED = "halted"
     NO_EVIDENCE = "no_evidence"
@@ -96,6 +98,13 @@ TRANSITIONS: tuple[Arrow, ...] = (
     ),
     Arrow("expire_lease", _from(State.CLAIMED), State.UNKNOWN, "lease over", "set"),
     Arrow(
+        "doubt",
+        _from(State.PENDING, State.RETRY, State.UNKNOWN),
+        State.UNKNOWN,
+        "the ledger was restored from a backup: its lost copy may have sent it",
+        "set",
+    ),
+    Arrow(
         "reclaim_unknown",
         _from(State.UNKNOWN),
         State.CLAIMED,
@@ -121,6 +130,12 @@ TRANSITIONS: tuple[Arrow, ...] = (
     Arrow("clean", _from(State.SENT), State.CLEANED, "proof reached, window over or delay passed"),
     Arrow("suppress", CLAIMABLE, State.SUPPRESSED, "opted out, erased, suppressed, empty"),
     Arrow("close_window", _from(State.RETRY), State.DEAD, "the delivery window closed"),
+    Arrow(
+        "close_manifest",
+        _from(State.PENDING),
+        State.DEAD,
+        "its window is over, and a person or the retention rule closed the manifest",
+    ),
     Arrow(
         "replay", DEAD_LETTERS, State.RETRY, "a person's order; no attempt was ever accepted", "must be clear"
     ),

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from sqlalchemy import Connection
 
+from digest_pipeline.ledger import audit, reads
 from digest_pipeline.ledger import retention as rows
+from digest_pipeline.ledger.audit import Action
 from digest_pipeline.ledger.engine import Ledger
 from digest_pipeline.spec import Digest, Retention
 from digest_pipeline.states import State
@@ -28,16 +30,27 @@ def kept_for(retention: Retention) -> dict[State, int]:
 
 
 def apply_retention(ledger: Ledger, digest: Digest, manifest_ids: tuple[int, ...]) -> dict[str, int]:
-    """Write off unknowns and remove rows past their retention; return counts by what was done."""
+    """Write off unknowns, end what was never tried, remove rows past their retention; return counts.
+
+    An ending is never silent: how many the rule wrote off or ended is in the audit trail, as the rule's
+    doing and in the transaction that has the effect. Their generated rows stay for the days that
+    ``retention`` gives their new state.
+    """
     unknown = int(digest.retention.unknown_days * MICROS_PER_DAY)
+    pending = int(digest.retention.pending_days * MICROS_PER_DAY)
     done: dict[str, int] = {}
 
     def work(conn: Connection) -> None:
         done.clear()
         for manifest_id in manifest_ids:
-            written_off = rows.write_off_old(conn, manifest_id, unknown)
-            if written_off:
-                done["written_off"] = done.get("written_off", 0) + written_off
+            ended = {
+                "written_off": rows.write_off_old(conn, manifest_id, unknown),
+                "closed": rows.close_old(conn, manifest_id, pending),
+            }
+            _audit(conn, digest, manifest_id, ended)
+            for what, count in ended.items():
+                if count:
+                    done[what] = done.get(what, 0) + count
             for state, age in kept_for(digest.retention).items():
                 removed = rows.remove_old(conn, manifest_id, state, age)
                 if removed:
@@ -45,3 +58,13 @@ def apply_retention(ledger: Ledger, digest: Digest, manifest_ids: tuple[int, ...
 
     ledger.transact(work)
     return done
+
+
+def _audit(conn: Connection, digest: Digest, manifest_id: int, ended: dict[str, int]) -> None:
+    effect = {what: count for what, count in ended.items() if count}
+    if effect:
+        (header,) = reads.headers(conn, [manifest_id])
+        rule = f"unknown for {digest.retention.unknown_days:g} days, or never tried for "
+        rule += f"{digest.retention.pending_days:g} after the window"
+        action = Action("retention", "retention rule", rule, header.digest, header.period, header.tenant)
+        audit.record(conn, action, effect)

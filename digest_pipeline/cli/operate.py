@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+from typing import Any
+
 import click
 from rich.markup import escape
 
 from digest_pipeline.cli.common import chosen, need_source, os_user, period_options, sandbox_for
 from digest_pipeline.cli.output import json_option, say, show, show_rows
 from digest_pipeline.cli.progress import period_progress
-from digest_pipeline.installation import open_ledger
+from digest_pipeline.errors import InputError
+from digest_pipeline.installation import make_gateway, open_ledger
 from digest_pipeline.ledger import migrate, reads
 from digest_pipeline.ledger.engine import Ledger
+from digest_pipeline.operations import rebind as rebinding
+from digest_pipeline.operations.rebind import Account
 from digest_pipeline.settings import Settings
 
 
@@ -32,22 +38,54 @@ def upgrade(as_json: bool) -> None:
 
 
 @db.command()
-@click.option("--moved", is_flag=True, required=True,
+@click.option("--moved", is_flag=True,
               help="The ledger was moved or renamed whole: nothing was sent from another copy since.")  # fmt: skip
+@click.option("--restored", metavar="TIME", default=None,
+              help="It was restored from a backup made at TIME (ISO 8601 with a zone).")  # fmt: skip
+@click.option("--reason", default="", help="Why; written to the audit trail.")
+@click.option("--by", default=None, help="Who says so, for the audit trail.  [default: the OS user]")
 @click.option("--yes", is_flag=True, help="Go on without asking.")
 @json_option
-def rebind(moved: bool, yes: bool, as_json: bool) -> None:
-    """Let this database send: after a move, or a change of DIGEST_ENVIRONMENT.
+def rebind(moved: bool, restored: str | None, reason: str, by: str | None, yes: bool, as_json: bool) -> None:
+    """Let this database send: after a move, a change of DIGEST_ENVIRONMENT, or restoring a backup.
 
-    Not after restoring a backup from before a send: what went out since would be pending again and go
-    out twice. Settle such a period first (pause it, and compare with the provider).
+    With --restored, all that could have been sent since TIME becomes unknown, and only evidence or a
+    person settles it. If in doubt about TIME, name an earlier one.
     """
+    if moved is (restored is not None):
+        raise InputError("say what happened: either --moved, or --restored TIME")
+    since = _time(restored) if restored is not None else None
     settings = Settings.from_environment()
     if not yes:
-        click.confirm("Is it certain that no other copy has sent since, or will?", abort=True, err=True)
+        question = "no other copy has sent since, or will?" if moved else "the copy it replaces has stopped?"
+        click.confirm(f"Is it certain that {question}", abort=True, err=True)
+    why = reason or ("moved" if moved else f"restored from a backup of {restored}")
     with open_ledger(settings) as ledger:
-        ledger.transact(lambda conn: migrate.rebind(conn, settings.environment))
-        show("ledger", {"ledger": ledger.describe(), "environment": settings.environment}, as_json)
+        accounts = _accounts(settings) if since is not None else {}
+        done = rebinding.rebind(
+            ledger,
+            settings.environment,
+            who=by or os_user(),
+            reason=why,
+            restored_from=since,
+            accounts=accounts,
+        )
+        facts: dict[str, Any] = {"ledger": ledger.describe(), "environment": settings.environment}
+        if since is not None:
+            facts |= {"manifests_in_doubt": done.in_doubt, "now_unknown": done.unknown}
+        show("ledger", facts, as_json)
+
+
+def _time(text: str) -> datetime:
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError:
+        raise InputError(f"--restored: {text!r} is no ISO 8601 time such as 2026-10-19T06:00+00:00") from None
+
+
+def _accounts(settings: Settings) -> dict[str, Account]:
+    gateways = {name: make_gateway(digest) for name, digest in settings.digests().items()}
+    return {name: Account(gateway.name, gateway.account) for name, gateway in gateways.items()}
 
 
 @click.command()
@@ -71,10 +109,9 @@ def run(digest_name: str, label: str, allow_late: str, by: str | None, as_json: 
         with period_progress(ledger, digest, period):
             outcome = run_period(digest, period, late_reason=allow_late, by=by or os_user())
         with ledger.read() as conn:
-            summary = reads.summarise(conn, reads.manifest_ids(conn, digest.name, period.label))
-            sent_now = reads.accepted_by_run(
-                conn, reads.manifest_ids(conn, digest.name, period.label), outcome.run_id
-            )
+            ids = reads.manifest_ids(conn, digest.name, period.label)
+            summary = reads.summarise(conn, ids, sends=digest.sending.enabled)
+            sent_now = reads.accepted_by_run(conn, ids, outcome.run_id)
     failed = [check for check in outcome.checks if check.is_failure]
     facts = {
         "digest": digest.name,
@@ -108,7 +145,6 @@ def run(digest_name: str, label: str, allow_late: str, by: str | None, as_json: 
 def check(digest_name: str, label: str, as_json: bool) -> None:
     """Run the asset checks of one period; sends nothing. Exit 0: all hold, 1: one fails, 2: bad input."""
     from digest_pipeline.defs.run import run_checks, use_instance
-    from digest_pipeline.errors import InputError
 
     settings, digest, period = chosen(digest_name, label)
     with open_ledger(settings) as ledger, ledger.read() as conn:

@@ -73,7 +73,9 @@ def _plan_op(digest: Digest) -> dg.OpDefinition:
         plan = send_plan(installation, digest, period, context.run.run_id, "plan")
         ledger = installation.ledger
         with ledger.read() as conn:
-            migrate.require_same_environment(conn, installation.settings.environment)
+            migrate.require_same_environment(conn, plan.environment)
+            if plan.witness is not None:
+                plan.witness.check(conn)
         _grant_lateness(context, digest, period, installation, config)
         ledger.transact(lambda conn: delivery.prepare(conn, plan))
 
@@ -155,7 +157,7 @@ def _collect_op(digest: Digest) -> dg.OpDefinition:
 def outcome_metadata(installation: Installation, plan: SendPlan, run_id: str) -> dict[str, Any]:
     """Return what the delivery asset shows: counts that plot over partitions, and what is left."""
     with installation.ledger.read() as conn:
-        summary = reads.summarise(conn, plan.manifest_ids)
+        summary = reads.summarise(conn, plan.manifest_ids, sends=plan.digest.sending.enabled)
         now_sent = reads.accepted_by_run(conn, plan.manifest_ids, run_id)
     waiting = sum(summary.states[s] for s in (State.PENDING, State.RETRY, State.CLAIMED, State.UNKNOWN))
     reached = summary.states[State.SENT] + summary.states[State.CLEANED]

@@ -6,6 +6,7 @@ from digest_pipeline.defs.resources import Installation
 from digest_pipeline.delivery.plan import SendPlan
 from digest_pipeline.errors import InputError
 from digest_pipeline.ledger import reads
+from digest_pipeline.ledger.witness import Witness
 from digest_pipeline.periods import Period
 from digest_pipeline.spec import Digest
 
@@ -20,5 +21,6 @@ def send_plan(
         raise InputError(
             f"{digest.name} {period.label} has no manifest: materialise eligible_customers and digest_rows first"
         )
-    environment = installation.settings.environment
-    return SendPlan(digest, ids, installation.gateway(digest), run_id, sender, environment)
+    settings = installation.settings
+    witness = Witness(settings.home, installation.ledger.describe())
+    return SendPlan(digest, ids, installation.gateway(digest), run_id, sender, settings.environment, witness)

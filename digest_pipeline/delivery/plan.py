@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from digest_pipeline.delivery.retry_policy import Evidence
 from digest_pipeline.gateways.base import Capabilities, Gateway, Idempotency
 from digest_pipeline.ledger.claims import Claimer
+from digest_pipeline.ledger.witness import Witness
 from digest_pipeline.spec import Digest
 from digest_pipeline.states import HoldReason
 
@@ -26,6 +27,8 @@ class SendPlan:
     sender: str
     environment: str | None = None
     """What this process runs as; None: only that the ledger is no copy is checked."""
+    witness: Witness | None = None
+    """What this host has seen of the ledger; None: a backup restored in place goes unnoticed."""
 
     @property
     def gate(self) -> str:

@@ -21,7 +21,7 @@ from digest_pipeline import telemetry
 from digest_pipeline.delivery import gate_keeping, rate_gate
 from digest_pipeline.delivery.loop import Sender, Tally
 from digest_pipeline.delivery.plan import MICROS, SendPlan
-from digest_pipeline.ledger import attempts, claims, doubts, gates, migrate, reads, transitions
+from digest_pipeline.ledger import attempts, claims, doubts, gates, migrate, reads, restored, transitions
 from digest_pipeline.ledger.engine import Ledger
 from digest_pipeline.reconciliation.evidence import Finding
 from digest_pipeline.reconciliation.settle import settle_unknowns
@@ -42,6 +42,7 @@ class Delivered:
     expired: int = 0
     lost_claims: int = 0
     window_closed: int = 0
+    doubted: int = 0
     findings: Counter[Finding] = field(default_factory=Counter)
     halted: str | None = None
     out_of_time: bool = False
@@ -59,6 +60,7 @@ class Delivered:
 def deliver(ledger: Ledger, plan: SendPlan) -> Delivered:
     """Send what is due in the plan's manifests and settle what is unknown; safe to run at any time.
 
+    With sending disabled nothing is claimed; what is unknown is still asked about.
     Another run for the same period, before, after or at the same moment, sends nothing twice: the
     ledger's claims decide. Ends early, with ``halted``, when the provider refuses the account.
     """
@@ -90,19 +92,22 @@ async def _deliver(ledger: Ledger, plan: SendPlan) -> Delivered:
     async with plan.gateway:
         while True:
             ledger.transact(lambda conn: _begin_pass(conn, plan, done))
-            tally = await Sender(ledger, plan, deadline).run()
+            tally = await Sender(ledger, plan, deadline).run() if plan.digest.sending.enabled else Tally()
             done.add(tally)
             if done.halted is not None or done.out_of_time:
                 break
             findings = await settle_unknowns(ledger, plan)
             done.findings += findings
             in_vain = in_vain + 1 if set(findings) == {Finding.ASK_LATER} and not tally.settled else 0
-            if in_vain >= ASKED_IN_VAIN:
+            if in_vain >= ASKED_IN_VAIN or not plan.digest.sending.enabled:
                 break
             wait = _next_pass_in(ledger, plan)
             if wait is None or time.monotonic() + wait > deadline:
                 break
             await asyncio.sleep(wait)
+    if plan.witness is not None:
+        with ledger.read() as conn:
+            plan.witness.check(conn)  # the last pass's attempts, too
     done.seconds = time.monotonic() - began
     return done
 
@@ -117,6 +122,9 @@ def _begin_pass(conn: Connection, plan: SendPlan, done: Delivered) -> None:
     # Every pass, not only in a step of its own: Dagster may re-execute a run from its middle, and a
     # connection may come back to a restored database.
     migrate.require_same_environment(conn, plan.environment)
+    if plan.witness is not None:
+        plan.witness.check(conn)
+    done.doubted += restored.settle_doubt(conn, plan.manifest_ids, plan.gateway.name, plan.gateway.account)
     delay = plan.evidence.delay
     expired = transitions.expire_lease(
         conn,

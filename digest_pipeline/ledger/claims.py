@@ -28,6 +28,7 @@ from sqlalchemy import (
 
 from digest_pipeline.ledger import transitions
 from digest_pipeline.ledger.dialects import built_once, ledger_now, skip_locked, tokens_for, with_tokens
+from digest_pipeline.ledger.restored import is_out_of_doubt
 from digest_pipeline.ledger.schema import (
     ManifestState,
     content,
@@ -159,6 +160,7 @@ def _open_manifest() -> CTE:
             manifest.c.state == ManifestState.SEALED,
             manifest.c.content_sealed_at.is_not(None),
             manifest.c.window_opens_at <= now,
+            is_out_of_doubt(),
         )
         .cte("opened")
     )

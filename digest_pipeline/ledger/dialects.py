@@ -15,6 +15,7 @@ import psycopg
 from sqlalchemy import (
     JSON,
     BigInteger,
+    ColumnElement,
     Connection,
     FromClause,
     Row,
@@ -22,6 +23,7 @@ from sqlalchemy import (
     Table,
     Text,
     bindparam,
+    case,
     cast,
     column,
     func,
@@ -104,9 +106,9 @@ def skip_locked(conn: Connection, query: S, of: Table) -> S:
     return query.with_for_update(skip_locked=True, of=of) if is_postgresql(conn) else query
 
 
-def locked(conn: Connection, query: S) -> S:
-    """Lock the rows a query returns, waiting for others."""
-    return query.with_for_update() if is_postgresql(conn) else query
+def locked(conn: Connection, query: S, of: Table | None = None) -> S:
+    """Lock the rows a query returns (of one table, where it reads several), waiting for others."""
+    return query.with_for_update(of=of) if is_postgresql(conn) else query
 
 
 def next_tokens(conn: Connection, count: int) -> list[int]:
@@ -128,6 +130,40 @@ def next_tokens(conn: Connection, count: int) -> list[int]:
         .returning(ledger_identity.c.last_token)
     ).scalar_one()
     return list(range(last - count + 1, last + 1))
+
+
+def skip_tokens(conn: Connection) -> None:
+    """Let the next fencing tokens be greater than any that a copy of this ledger ever gave out.
+
+    They go on from the clock's microseconds: no ledger claims a million rows a second, so none has come
+    as far as its clock.
+    """
+    if is_postgresql(conn):
+        conn.execute(
+            text("SELECT setval('delivery_token', greatest(nextval('delivery_token'), :now))"),
+            {"now": conn.execute(select(ledger_now())).scalar_one()},
+        )
+        return
+    now = case(
+        (ledger_identity.c.last_token < ledger_now(), ledger_now()), else_=ledger_identity.c.last_token
+    )
+    conn.execute(update(ledger_identity).values(last_token=now))
+
+
+def token_by_ordinal(conn: Connection, ordinal: ColumnElement[int]) -> ColumnElement[int]:
+    """Return a fencing token for each row of an UPDATE of one manifest, told apart by ordinal.
+
+    ``keep_tokens`` must follow in the same transaction.
+    """
+    if is_postgresql(conn):
+        return func.nextval("delivery_token")
+    return select(ledger_identity.c.last_token).scalar_subquery() + ordinal
+
+
+def keep_tokens(conn: Connection, most: int) -> None:
+    """Keep the tokens of ``token_by_ordinal`` from being given out again; ``most``: the greatest ordinal."""
+    if not is_postgresql(conn):
+        next_tokens(conn, most)
 
 
 def with_tokens(conn: Connection, query: Select[Any]) -> Select[Any]:

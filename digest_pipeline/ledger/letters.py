@@ -7,7 +7,14 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, Select, and_, exists, or_, select
 
-from digest_pipeline.ledger.schema import attempt, content, delivery, manifest, manifest_entry
+from digest_pipeline.ledger.schema import (
+    attempt,
+    content,
+    delivery,
+    ledger_identity,
+    manifest,
+    manifest_entry,
+)
 from digest_pipeline.states import DEAD_LETTERS, State
 
 _d = delivery.c
@@ -56,6 +63,7 @@ def _of_period(digest: str, period: str, tenant: str | None) -> Select[Any]:
         or_(attempt.c.outcome == "accepted", attempt.c.late_outcome.in_(("accepted", "replayed"))),
     )
     has_content = exists().where(content.c.manifest_id == _d.manifest_id, content.c.ordinal == _d.ordinal)
+    before_restore = exists().where(ledger_identity.c.restored_at > _d.finished_at)
     query = (
         select(
             manifest_entry.c.operation_key,
@@ -75,6 +83,7 @@ def _of_period(digest: str, period: str, tenant: str | None) -> Select[Any]:
             _d.finished_at,
             was_accepted.label("was_accepted"),
             has_content.label("has_content"),
+            before_restore.label("before_restore"),
         )
         .select_from(delivery)
         .join(

@@ -20,7 +20,7 @@ from sqlalchemy.exc import IntegrityError
 from digest_pipeline import faults
 from digest_pipeline.errors import BuildSupersededError
 from digest_pipeline.keys import KEY_VERSION
-from digest_pipeline.ledger import transitions
+from digest_pipeline.ledger import restored, transitions
 from digest_pipeline.ledger.dialects import bulk_insert, insert_new, ledger_now, locked, refresh_statistics
 from digest_pipeline.ledger.schema import (
     ManifestState,
@@ -114,6 +114,8 @@ def begin_build(conn: Connection, header: Header) -> Build | None:
         "build_token": token,
         "key_version": KEY_VERSION,
         "selected_at": ledger_now(),
+        "in_doubt_from_at": restored.doubt_for_new(conn, header.window_opens_at),
+        "doubted_at": None,
     }
     if found is None:
         identity = {"digest": header.digest, "period": header.period, "tenant": header.tenant}

@@ -13,7 +13,7 @@ from sqlalchemy.exc import DBAPIError
 
 from digest_pipeline.errors import EnvironmentMismatchError, LedgerError, SchemaVersionError
 from digest_pipeline.keys import KEY_VERSION
-from digest_pipeline.ledger.dialects import is_postgresql, ledger_now
+from digest_pipeline.ledger.dialects import is_postgresql, ledger_now, skip_tokens
 from digest_pipeline.ledger.engine import Ledger
 from digest_pipeline.ledger.schema import ledger_identity
 
@@ -104,7 +104,12 @@ def require_same_environment(conn: Connection, environment: str | None) -> None:
 
 
 def rebind(conn: Connection, environment: str) -> None:
-    """Bind the ledger to this database and environment; its copies stop sending."""
+    """Bind the ledger to this database and environment; its copies stop sending.
+
+    Fencing tokens go on from beyond any that another copy has given out: a sender that was paused before a
+    restore must not hold a token that is given out again after it.
+    """
+    skip_tokens(conn)
     conn.execute(
         ledger_identity.update().values(
             environment=environment,

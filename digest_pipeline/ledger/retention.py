@@ -26,6 +26,11 @@ def write_off_old(conn: Connection, manifest_id: int, age: int) -> int:
     return len(transitions.write_off(conn, [dict(row) for row in rows]))
 
 
+def close_old(conn: Connection, manifest_id: int, age: int) -> int:
+    """End what was never tried, ``age`` after its window (and any permission) was over."""
+    return transitions.close_manifest(conn, manifest_id, age)
+
+
 def remove_old(conn: Connection, manifest_id: int, state: State, age: int) -> int:
     """Remove the generated rows of deliveries that ended in ``state`` longer than ``age`` ago."""
     removed = 0

@@ -82,6 +82,8 @@ ledger_identity = Table(
     Column("last_token", BigInteger, nullable=False, server_default="0", comment="SQLite's token counter"),
     Column("key_version", Integer, nullable=False),
     Column("created_at", BigInteger, nullable=False),
+    Column("restored_from_at", BigInteger, comment="of the backup: a lost copy may have sent since"),
+    Column("restored_at", BigInteger, comment="until when it may have"),
     CheckConstraint("id = 1", name="one_row"),
 )
 
@@ -114,6 +116,8 @@ manifest = Table(
     Column("content_run_id", Text),
     Column("content_checksum", String(64), comment="SHA-256 over ordinal, key, recipient and payload hash"),
     Column("content_sealed_at", BigInteger, comment="also the instant at which all rows were enqueued"),
+    Column("in_doubt_from_at", BigInteger, comment="a lost copy of the ledger may have sent it since"),
+    Column("doubted_at", BigInteger, comment="when its rows that waited became unknown for that"),
     UniqueConstraint("digest", "period", "tenant"),
     _one_of("state", ManifestState),
     CheckConstraint(

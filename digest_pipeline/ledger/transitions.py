@@ -30,10 +30,17 @@ from sqlalchemy import (
 )
 from sqlalchemy.types import TypeEngine
 
-from digest_pipeline.ledger.dialects import built_once, ledger_now, rowset, rowset_value
-from digest_pipeline.ledger.schema import attempt, content, delivery, manifest
+from digest_pipeline.ledger.dialects import (
+    built_once,
+    keep_tokens,
+    ledger_now,
+    rowset,
+    rowset_value,
+    token_by_ordinal,
+)
+from digest_pipeline.ledger.schema import attempt, content, delivery, ledger_identity, manifest
 from digest_pipeline.outcomes import FailureClass, Proof
-from digest_pipeline.states import TRANSITIONS
+from digest_pipeline.states import TRANSITIONS, HoldReason
 
 ARROWS = {arrow.name: arrow for arrow in TRANSITIONS}
 
@@ -273,7 +280,9 @@ def expire_lease(
     """
     same = and_(_d.gateway == gateway, _d.account == account)
     due = case((same, ledger_now() + delay), else_=null()) if delay is not None else null()
-    held = case((same, null()), else_="other_account") if delay is not None else "no_evidence"
+    held = case(
+        (same, null() if delay is not None else HoldReason.NO_EVIDENCE), else_=HoldReason.OTHER_ACCOUNT
+    )
     statement = (
         update(delivery)
         .where(
@@ -296,6 +305,52 @@ def expire_lease(
         .returning(_d.manifest_id, _d.ordinal, _d.token, _d.claimed_by, _d.gateway, _d.account, _d.claimed_at)
     )
     return conn.execute(statement).all()
+
+
+def doubt(conn: Connection, rows: Rows) -> set[int]:
+    """The lost copy of a restored ledger may have sent these. Rows: manifest_id, ordinal, ``new_token``,
+    ``since`` (from when), ``gateway`` and ``account``; none has a ``token``. Returns the new tokens.
+
+    Evidence counts as for an attempt that ends now: until then the lost copy may have been sending.
+    """
+    if not rows:
+        return set()
+    arrow = ARROWS["doubt"]
+    r = rowset(
+        conn,
+        "r",
+        {
+            "manifest_id": BigInteger(),
+            "ordinal": BigInteger(),
+            "new_token": BigInteger(),
+            "since": BigInteger(),
+            "gateway": Text(),
+            "account": Text(),
+        },
+    )
+    statement = (
+        update(delivery)
+        .where(
+            _d.manifest_id == r.c.manifest_id,
+            _d.ordinal == r.c.ordinal,
+            _d.state.in_(sorted(arrow.sources)),
+        )
+        .values(
+            state=arrow.target,
+            token=r.c.new_token,
+            due_at=ledger_now(),
+            claimed_at=ledger_now(),
+            gateway=r.c.gateway,
+            account=r.c.account,
+            hold_reason=null(),
+            failure_class=FailureClass.AMBIGUOUS,
+            ambiguous_at=func.coalesce(_d.ambiguous_at, r.c.since),
+            ambiguous_token=r.c.new_token,
+            absent_at=null(),
+        )
+        .returning(_d.token)
+    )
+    return set(conn.execute(statement, {"r": rowset_value(rows)}).scalars())
 
 
 def apply_acceptance(conn: Connection, rows: Rows) -> Sequence[Row[Any]]:
@@ -467,35 +522,57 @@ def suppress(conn: Connection, manifest_id: int, reasons: Mapping[int, str]) -> 
 
 def close_window(conn: Connection, manifest_id: int) -> int:
     """The delivery window is over: what was tried and still waits is dead. Returns how many."""
+    return len(_close(conn, "close_window", manifest_id, 0, {}))
+
+
+def close_manifest(conn: Connection, manifest_id: int, age: int = 0) -> int:
+    """What was never tried is dead, ``age`` after the window (and any permission) ended. Returns how many.
+
+    Nothing does this by itself when a window closes: rows that were never tried are held, so that a
+    period can still be sent late as a whole. They get a token, although no claim was ever made: a replay
+    is guarded by the token it has seen.
+    """
+    ended = _close(conn, "close_manifest", manifest_id, age, {"token": token_by_ordinal(conn, _d.ordinal)})
+    keep_tokens(conn, max(ended, default=0))
+    return len(ended)
+
+
+def _close(
+    conn: Connection, arrow_name: str, manifest_id: int, age: int, more: Mapping[str, Any]
+) -> list[int]:
+    over = ledger_now() - age
     statement = (
         update(delivery)
         .where(
             _d.manifest_id == manifest_id,
-            _d.state.in_(sorted(ARROWS["close_window"].sources)),
-            func.coalesce(_d.late_until, 0) <= ledger_now(),
+            _d.state.in_(sorted(ARROWS[arrow_name].sources)),
+            func.coalesce(_d.late_until, 0) <= over,
             # Asked again here: a permission may have come since the caller looked.
             exists().where(
                 manifest.c.id == manifest_id,
-                manifest.c.window_closes_at <= ledger_now(),
-                func.coalesce(manifest.c.late_until, 0) <= ledger_now(),
+                manifest.c.window_closes_at <= over,
+                func.coalesce(manifest.c.late_until, 0) <= over,
             ),
         )
         .values(
-            state=ARROWS["close_window"].target,
+            state=ARROWS[arrow_name].target,
             failure_class=FailureClass.WINDOW,
             due_at=null(),
             finished_at=ledger_now(),
+            **more,
         )
+        .returning(_d.ordinal)
     )
-    return conn.execute(statement).rowcount
+    return list(conn.execute(statement).scalars())
 
 
 def replay(conn: Connection, rows: Rows) -> set[int]:
     """A person's order to try a dead letter again, with a fresh budget, its own key and a permission.
 
     Rows add ``late``: for how long it may be sent although its window has closed. A delivery of which
-    any attempt was accepted, or whose generated rows are gone, is never moved: that is a guard here,
-    whatever the caller has looked at.
+    any attempt was accepted, whose generated rows are gone, or that stopped before the ledger was
+    restored from a backup (it may have been replayed since, in the copy that was lost), is never moved:
+    that is a guard here, whatever the caller has looked at.
     """
     was_accepted = exists().where(
         attempt.c.manifest_id == _d.manifest_id,
@@ -517,5 +594,6 @@ def replay(conn: Connection, rows: Rows) -> set[int]:
         },
         _CLEAR,
         ~was_accepted,
+        ~exists().where(ledger_identity.c.restored_at > _d.finished_at),
         exists().where(content.c.manifest_id == _d.manifest_id, content.c.ordinal == _d.ordinal),
     )

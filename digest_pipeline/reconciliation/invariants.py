@@ -21,10 +21,14 @@ from digest_pipeline.ledger.dialects import ledger_now
 from digest_pipeline.ledger.manifests import checksum_line
 from digest_pipeline.ledger.schema import ManifestState, attempt, content, delivery, manifest, manifest_entry
 from digest_pipeline.outcomes import Proof
+from digest_pipeline.reconciliation.comparison import Comparison
 from digest_pipeline.spec import Digest
 from digest_pipeline.states import CLAIMABLE, REACHED, STOPPED, State
 
 SHOWN = 20
+BULK = 0.05
+"""The share of sent messages missing at the provider from which it is no matter of single ones."""
+IS_BULK = "is_bulk"
 MICROS_PER_DAY = 86_400_000_000
 _d = delivery.c
 _e = manifest_entry.c
@@ -148,6 +152,21 @@ def every_delivery_is_visible(conn: Connection, digest: Digest, ids: Ids) -> Ver
     return Verdict(count, keys, why, "digest run" + _which(conn, digest, ids))
 
 
+def provider_lists_what_it_accepted(found: Comparison) -> Verdict:
+    """The provider still lists what it said it had accepted; a message it dropped was never delivered.
+
+    ``is_bulk`` in the facts: so many are missing that cleaning up would destroy what has to be sent again.
+    """
+    missing, listed = len(found.missing_at_provider), found.confirmed
+    is_bulk = missing > 0 and missing >= BULK * (missing + listed)
+    keys = tuple(found.missing_at_provider)
+    why = f"accepted, says the ledger, and not listed by the provider ({listed} others are)"
+    facts: list[tuple[str, float | int | str]] = [("provider_asked", found.asked), (IS_BULK, int(is_bulk))]
+    if found.reason:
+        facts.append(("provider_not_asked", found.reason))
+    return Verdict(missing, keys, why, _trace(keys), tuple(facts))
+
+
 def attempts_within_policy(conn: Connection, digest: Digest, ids: Ids) -> Verdict:
     """No delivery was tried more often than the policy allows (ambiguous attempts are not retries)."""
     tried = (
@@ -204,7 +223,7 @@ def cleanup_only_after_definitive_send(conn: Connection, digest: Digest, ids: Id
             attempt.c.manifest_id == _d.manifest_id,
             attempt.c.ordinal == _d.ordinal,
             or_(
-                attempt.c.outcome.in_(("accepted", "ambiguous", "expired")),
+                attempt.c.outcome.in_(("accepted", "ambiguous", "expired", "restored")),
                 attempt.c.late_outcome.in_(("accepted", "replayed")),
             ),
         ),

@@ -216,6 +216,28 @@ def plant(ledger: Ledger, manifest_id: int, ordinal: int, state: str, **columns:
     )
 
 
+def plant_attempt(ledger: Ledger, manifest_id: int, ordinal: int, token: int, **columns: Any) -> None:
+    """Write one attempt with raw SQL: an acceptance of run-1/s1, but for ``columns``."""
+    values = {
+        "token": token,
+        "manifest_id": manifest_id,
+        "ordinal": ordinal,
+        "claimed_by": "run-1/s1",
+        "gateway": "sandbox",
+        "account": "a1",
+        "claimed_at": 1,
+        "ended_at": 2,
+        "stage": "after_wire",
+        "outcome": "accepted",
+        "charged": True,
+        "replayed": False,
+        **columns,
+    }
+    names = ", ".join(values)
+    marks = ", ".join(f":{name}" for name in values)
+    run_ledger_sql(ledger, f"INSERT INTO attempt ({names}) VALUES ({marks})", **values)
+
+
 def _of_state(state: State, token: int) -> dict[str, Any]:
     values: dict[str, Any] = {
         "state": str(state),

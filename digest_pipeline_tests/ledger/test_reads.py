@@ -9,7 +9,7 @@ from digest_pipeline.ledger import reads
 from digest_pipeline.ledger.engine import Ledger
 from digest_pipeline.ledger.reads import Summary
 from digest_pipeline.states import State
-from digest_pipeline_tests.harness.ledgers import plant, run_ledger_sql
+from digest_pipeline_tests.harness.ledgers import plant, plant_attempt, run_ledger_sql
 
 Shared = tuple[Ledger, int]
 
@@ -38,26 +38,7 @@ def duplicates(desk: Shared) -> list[str]:
 
 
 def attempt(desk: Shared, token: int, outcome: str = "accepted", ordinal: int = 1, **columns: Any) -> None:
-    ledger, manifest = desk
-    values = {
-        "token": token,
-        "manifest_id": manifest,
-        "ordinal": ordinal,
-        "claimed_by": "run-1/s1",
-        "gateway": "sandbox",
-        "account": "a1",
-        "claimed_at": 1,
-        "ended_at": 2,
-        "stage": "after_wire",
-        "outcome": outcome,
-        "charged": True,
-        "replayed": False,
-        **columns,
-    }
-    names = ", ".join(values)
-    run_ledger_sql(
-        ledger, f"INSERT INTO attempt ({names}) VALUES ({', '.join(':' + n for n in values)})", **values
-    )
+    plant_attempt(*desk, ordinal, token, outcome=outcome, **columns)
 
 
 def test_every_customer_is_in_exactly_one_state_whatever_the_mixture(desk: Shared) -> None:

@@ -70,7 +70,7 @@ def test_every_state_has_a_row_that_the_database_admits(shared: Shared, state: S
         ("UPDATE manifest SET content_checksum = NULL", "ck_manifest_content_after_seal"),
         ("UPDATE manifest SET state = 'torn'", "ck_manifest_state"),
         (
-            "INSERT INTO ledger_identity SELECT 2, environment, fingerprint, 1, 0, 1, 1 FROM ledger_identity",
+            "INSERT INTO ledger_identity SELECT 2, environment, fingerprint, 1, 0, 1, 1, NULL, NULL FROM ledger_identity",
             "one_row",
         ),
         ("UPDATE manifest_entry SET operation_key = 'same'", "(?i)unique"),

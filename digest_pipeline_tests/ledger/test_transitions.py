@@ -15,7 +15,7 @@ from digest_pipeline.ledger import transitions
 from digest_pipeline.ledger.engine import Ledger
 from digest_pipeline.outcomes import Proof
 from digest_pipeline.states import TRANSITIONS, Arrow, State
-from digest_pipeline_tests.harness.ledgers import delivery_row, plant
+from digest_pipeline_tests.harness.ledgers import delivery_row, plant, plant_attempt, run_ledger_sql
 
 Shared = tuple[Ledger, int]
 ARROWS = {arrow.name: arrow for arrow in TRANSITIONS}
@@ -44,6 +44,7 @@ _EXTRA: dict[str, dict[str, Any]] = {
     "fail_sent": {"failure_class": "content"},
 }
 GUARDED_BY_TOKEN = sorted(set(_EXTRA) - {"apply_acceptance"})
+BRINGS_A_TOKEN = ("claim", "reclaim_unknown", "doubt")
 REFUSE_AMBIGUITY = [a.name for a in TRANSITIONS if a.ambiguity == "must be clear"]
 
 
@@ -77,11 +78,26 @@ def _suppress(conn: Connection, manifest: int, _arrow: str, _token: int, _change
     return 1 in transitions.suppress(conn, manifest, {1: "opted_out"})
 
 
-def _close(conn: Connection, manifest: int, _arrow: str, _token: int, _changed: dict[str, Any]) -> bool:
+def _close(conn: Connection, manifest: int, arrow: str, _token: int, _changed: dict[str, Any]) -> bool:
     conn.exec_driver_sql("UPDATE manifest SET window_closes_at = window_closes_at - 1000000000000000000")
-    closed = transitions.close_window(conn, manifest) == 1
+    # The others keep a permission of their own, or they would end with it.
+    conn.exec_driver_sql("UPDATE delivery SET late_until = 9000000000000000000 WHERE ordinal <> 1")
+    closed = getattr(transitions, arrow)(conn, manifest) == 1
+    conn.exec_driver_sql("UPDATE delivery SET late_until = NULL WHERE ordinal <> 1")
     conn.exec_driver_sql("UPDATE manifest SET window_closes_at = window_closes_at + 1000000000000000000")
     return closed
+
+
+def _doubt(conn: Connection, manifest: int, _arrow: str, _token: int, _changed: dict[str, Any]) -> bool:
+    row = {
+        "manifest_id": manifest,
+        "ordinal": 1,
+        "new_token": NEW,
+        "since": 1,
+        "gateway": "g",
+        "account": "a",
+    }
+    return transitions.doubt(conn, [row]) == {NEW}
 
 
 _TAKERS: dict[str, Callable[..., bool]] = {
@@ -91,6 +107,8 @@ _TAKERS: dict[str, Callable[..., bool]] = {
     "clean": _clean,
     "suppress": _suppress,
     "close_window": _close,
+    "close_manifest": _close,
+    "doubt": _doubt,
 }
 
 
@@ -113,7 +131,11 @@ def test_an_arrow_moves_a_row_from_its_sources_and_from_nowhere_else(
     assert moved == (state in arrow.sources)
     if moved:
         assert after.state == arrow.target
-        assert after.token == (NEW if arrow.target is State.CLAIMED else before.token)
+        if arrow.name == "close_manifest":
+            assert before.token is None
+            assert after.token is not None  # a replay is guarded by it
+        else:
+            assert after.token == (NEW if arrow.name in BRINGS_A_TOKEN else before.token)
     else:
         assert after == before
 
@@ -338,3 +360,20 @@ def _sets_a_delivery_state(path: Path) -> bool:
                 if "state" in names or (None in names and "state" in ast.unparse(call)):
                     return True
     return False
+
+
+@pytest.mark.parametrize(
+    "said",
+    [{"outcome": "accepted"}, {"outcome": "expired", "late_outcome": "accepted"}],
+    ids=["then", "late"],
+)
+def test_a_replay_moves_nothing_that_was_ever_accepted(shared: Shared, said: dict[str, str]) -> None:
+    """Whatever the caller has looked at: the guard is in the statement."""
+    planted(shared, "dead")
+    plant_attempt(*shared, 1, OLD, **said)
+    try:
+        assert not take(shared, "replay")
+    finally:
+        run_ledger_sql(shared[0], "DELETE FROM attempt")
+    assert delivery_row(*shared, 1).state == "dead"
+    assert take(shared, "replay")

@@ -117,7 +117,14 @@ def test_the_packaged_specifications_are_valid(folder: Path) -> None:
     assert "customer_digest" in load_folder(folder)
 
 
-_VARIABLES = ("DIGEST_HOME", "DIGEST_LEDGER_URL", "DIGEST_SPECS", "DIGEST_ENVIRONMENT", "DIGEST_REPORTS")
+_VARIABLES = (
+    "DIGEST_HOME",
+    "DIGEST_LEDGER_URL",
+    "DIGEST_SPECS",
+    "DIGEST_ENVIRONMENT",
+    "DIGEST_REPORTS",
+    "DIGEST_SENDING",
+)
 
 
 def test_settings_have_defaults_and_come_from_the_environment(
@@ -166,3 +173,17 @@ def test_an_unknown_digest_is_answered_with_those_that_exist(
     assert found.digest("tiny_digest").name == "tiny_digest"
     with pytest.raises(InputError, match=r"no digest called 'tiny' .*there are: tiny_digest"):
         found.digest("tiny")
+
+
+def test_sending_is_switched_off_for_every_digest_and_by_one_word_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tiny_spec(tmp_path)
+    monkeypatch.setenv("DIGEST_SPECS", str(tmp_path))
+    monkeypatch.delenv("DIGEST_SENDING", raising=False)
+    assert Settings.from_environment().digest("tiny_digest").sending.enabled
+    monkeypatch.setenv("DIGEST_SENDING", "off")
+    assert not Settings.from_environment().digest("tiny_digest").sending.enabled
+    monkeypatch.setenv("DIGEST_SENDING", "false")
+    with pytest.raises(InputError, match="DIGEST_SENDING is on or off, not 'false'"):
+        Settings.from_environment()

@@ -51,7 +51,7 @@ def write_csv(conn: Connection, figures: Figures, path: Path) -> Counter[tuple[s
     with replacing(path) as file:
         pd.DataFrame(columns=list(COLUMNS)).to_csv(file, index=False, lineterminator="\n")
         for manifest in figures.manifests:
-            hold = waits_because(manifest, now)
+            hold = waits_because(figures.digest, manifest, now)
             for rows in measures.listing(conn, manifest.id, PAGE):
                 frame = as_frame(rows, manifest, hold)
                 for state, count in frame["state"].value_counts().items():

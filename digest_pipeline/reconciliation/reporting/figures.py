@@ -132,7 +132,7 @@ def read_figures(
         at=datetime.fromtimestamp(reads.now(conn) / 1e6, UTC),
         manifests=manifests,
         tenants=tenants,
-        summary=reads.summarise(conn, ids),
+        summary=reads.summarise(conn, ids, sends=digest.sending.enabled),
         duplicates=reads.duplicate_sends(conn, ids, limit=20),
         tries=measures.tries(conn, ids),
         delays=measures.claim_delays(conn, ids),
@@ -147,10 +147,14 @@ def read_figures(
     )
 
 
-def waits_because(manifest: Row[Any], now: int) -> str | None:
+def waits_because(digest: Digest, manifest: Row[Any], now: int) -> str | None:
     """Return why nothing of a manifest can be claimed at an instant (microseconds); None when it can."""
     if manifest.content_sealed_at is None:
         return HoldReason.CONTENT_NOT_SEALED
+    if not digest.sending.enabled:
+        return HoldReason.SENDING_DISABLED
+    if manifest.in_doubt_from_at is not None and manifest.doubted_at is None:
+        return HoldReason.RESTORED
     if now < manifest.window_opens_at:
         return HoldReason.WINDOW_NOT_OPEN
     late = manifest.late_until is not None and now < manifest.late_until

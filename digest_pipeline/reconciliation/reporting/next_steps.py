@@ -86,6 +86,12 @@ def _unfinished(figures: Figures) -> Iterator[Step]:
             f"{closed:,} are held: their delivery window has closed. To send them anyway, say why",
             f'{run} --allow-late "REASON"',
         )
+    if disabled := held.get(HoldReason.SENDING_DISABLED, 0):
+        yield Step(
+            f"{disabled:,} are held: sending is disabled (sending.enabled, or DIGEST_SENDING=off). "
+            "Enable it, then run this period again",
+            run,
+        )
     undecided = sum(held.get(reason, 0) for reason in NEEDS_A_PERSON)
     if undecided:
         yield Step(
@@ -95,7 +101,7 @@ def _unfinished(figures: Figures) -> Iterator[Step]:
     not_yet = held.get(HoldReason.WINDOW_NOT_OPEN, 0)
     if not_yet:
         yield Step(f"{not_yet:,} wait for their delivery window to open: nothing to do")
-    left = figures.open - closed - undecided - not_yet
+    left = figures.open - closed - disabled - undecided - not_yet
     if left > 0:
         yield Step(f"{left:,} are not settled yet; running again goes on where it stopped", run)
     if figures.stopped:
