@@ -22,6 +22,7 @@ class Point(StrEnum):
     AFTER_GATE = "after_gate"
     AFTER_CLAIM_COMMIT = "after_claim_commit"
     BEFORE_PROVIDER_CALL = "before_provider_call"
+    DURING_PROVIDER_CALL = "during_provider_call"
     AFTER_PROVIDER_CALL = "after_provider_call"
     BEFORE_SETTLE_COMMIT = "before_settle_commit"
     AFTER_SETTLE_COMMIT = "after_settle_commit"

@@ -65,6 +65,12 @@ def late_result(tokens: int, accepted: int) -> None:
     _log.error("late_result", tokens=tokens, accepted=accepted)
 
 
+def overtaken(keys: list[str]) -> None:
+    """An older attempt turned out to be accepted after these were tried again: an alert for each."""
+    for key in keys:
+        _log.error("late_acceptance", key=key)
+
+
 def result_refused(key: str, token: int) -> None:
     """The ledger refuses to store how an attempt ended; its delivery becomes unknown with its lease."""
     _log.error("result_refused", key=key, token=token)

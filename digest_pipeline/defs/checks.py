@@ -19,8 +19,8 @@ from digest_pipeline.errors import InputError
 from digest_pipeline.ledger import reads
 from digest_pipeline.periods import Period
 from digest_pipeline.reconciliation import invariants
-from digest_pipeline.reconciliation.invariants import SHOWN, Invariant, Verdict
-from digest_pipeline.reconciliation.publish import ask
+from digest_pipeline.reconciliation.invariants import IS_BULK, SHOWN, Invariant, Verdict
+from digest_pipeline.reconciliation.publish import SAMPLE, ask
 from digest_pipeline.spec import Digest
 
 UNANSWERED = "provider_unanswered"
@@ -59,7 +59,27 @@ CHECKS = (
 
 def checks_of(digest: Digest) -> list[dg.AssetChecksDefinition]:
     """Return a digest's asset checks."""
-    return [_asset_check(digest, check) for check in CHECKS]
+    return [*(_asset_check(digest, check) for check in CHECKS), _listing_check(digest)]
+
+
+def _listing_check(digest: Digest) -> dg.AssetChecksDefinition:
+    """The one check whose question is the provider's to answer. It keeps cleanup from going on."""
+    invariant = invariants.provider_lists_what_it_accepted
+    doc = (invariant.__doc__ or "").strip().splitlines()[0]
+
+    @dg.asset_check(
+        asset=asset_key(digest, "reconciliation_report"),
+        name=invariant.__name__,
+        blocking=True,
+        description=doc,
+    )
+    def evaluate(context: dg.AssetCheckExecutionContext, installation: Installation) -> dg.AssetCheckResult:
+        plan = send_plan(installation, digest, digest.period(partition_of(context)), "check", "check")
+        own = invariant(ask(installation.ledger, plan, sample=SAMPLE))
+        bulk = bool(dict(own.facts)[IS_BULK])
+        return _result(own, 0, dg.AssetCheckSeverity.ERROR if bulk else dg.AssetCheckSeverity.WARN)
+
+    return evaluate
 
 
 def _asset_check(digest: Digest, check: Check) -> dg.AssetChecksDefinition:
@@ -108,7 +128,9 @@ def _ask_provider(installation: Installation, digest: Digest, period: Period) ->
     )
 
 
-def _result(own: Verdict, elsewhere: int) -> dg.AssetCheckResult:
+def _result(
+    own: Verdict, elsewhere: int, severity: dg.AssetCheckSeverity = dg.AssetCheckSeverity.ERROR
+) -> dg.AssetCheckResult:
     metadata: dict[str, Any] = {"violations": own.violations, "violations_in_other_periods": elsewhere}
     metadata.update(dict(own.facts))
     unanswered = int(metadata.get(UNANSWERED, 0))
@@ -123,7 +145,7 @@ def _result(own: Verdict, elsewhere: int) -> dg.AssetCheckResult:
         description = f"holds as far as the ledger tells; {unanswered} keys could not be asked about"
     return dg.AssetCheckResult(
         passed=own.holds and elsewhere == 0 and not unanswered,
-        severity=dg.AssetCheckSeverity.WARN if own.holds else dg.AssetCheckSeverity.ERROR,
+        severity=dg.AssetCheckSeverity.WARN if own.holds else severity,
         description=description,
         metadata=metadata,
     )

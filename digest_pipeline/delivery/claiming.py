@@ -29,7 +29,7 @@ class Permitted:
     claimed: Claimed
     start: float
     fence: float
-    """No request may start after this: its time-out would outlive the lease."""
+    """No request may start after this, on ``delivery.clock``: its time-out would outlive the lease."""
     probe: bool = False
     """Sent to see whether a halted account works again."""
 
@@ -90,7 +90,7 @@ def claim(
 ) -> Taken:
     """Take up to ``wanted`` permits and as many due rows. Commit before any of them is sent.
 
-    ``anchor``: the monotonic clock read before this transaction began; leases are counted from it.
+    ``anchor``: ``delivery.clock`` read before this transaction began; leases are counted from it.
     ``lead``: seconds this transaction will still take, so that permits aren't old when it commits.
     """
     now, locked = gates.lock(conn, [plan.gate])

@@ -15,14 +15,16 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
+from sqlalchemy import Connection
+
 from digest_pipeline import faults
 from digest_pipeline.content.message import unpack
-from digest_pipeline.delivery import claiming, gate_keeping, rate_gate
+from digest_pipeline.delivery import claiming, clock, gate_keeping, rate_gate
 from digest_pipeline.delivery.claiming import Permitted, Taken, Turns
 from digest_pipeline.delivery.pace import Pace
 from digest_pipeline.delivery.plan import MICROS, SendPlan
-from digest_pipeline.delivery.retry_policy import Budget, Release, Settlement, Unknown, settlement
-from digest_pipeline.delivery.settling import Result, settle
+from digest_pipeline.delivery.retry_policy import Budget, Settlement, settlement
+from digest_pipeline.delivery.settling import Result, give_back, settle, unsent
 from digest_pipeline.errors import LedgerIntegrityError
 from digest_pipeline.gateways.base import Envelope
 from digest_pipeline.ledger.claims import Claimed
@@ -42,6 +44,8 @@ T = TypeVar("T")
 SETTLE_EVERY = 0.1
 SLACK = rate_gate.SLACK / MICROS
 IDLE_LOOK = 0.25
+UNSEEN_FOR = 10.0
+"""Seconds for which claims are looked for whose commit was answered by an error."""
 
 
 @dataclass(slots=True)
@@ -73,6 +77,8 @@ class Sender:
         self._gate_calls: list[asyncio.Future[None]] = []
         self._closed_until = 0.0
         self._connect_failures = 0
+        self._unseen: dict[int, Claimed] = {}
+        self._unseen_until = 0.0
 
     async def run(self) -> Tally:
         """Send what is due now, and return when nothing is; never waits for a later due time.
@@ -119,10 +125,34 @@ class Sender:
                 return
 
     def _claim(self, turns: Turns, wanted: int) -> Taken:
-        anchor = time.monotonic()
-        return self.ledger.transact(
-            lambda conn: claiming.claim(conn, self.plan, turns, wanted, anchor, self.pace.lead), patience=5.0
-        )
+        anchor = clock.now()
+        tried: dict[int, Claimed] = {}
+
+        def work(conn: Connection) -> tuple[Taken, set[int]]:
+            # An earlier try's commit may have taken effect although its answer was lost: nobody would
+            # send those rows, and they would be unknown when their lease ends.
+            found = give_back(conn, self.plan.claimer, [*self._unseen.values(), *tried.values()])
+            taken = claiming.claim(conn, self.plan, turns, wanted, anchor, self.pace.lead)
+            tried.update((row.claimed.token, row.claimed) for row in taken.rows)
+            return taken, found
+
+        taken, found = self.ledger.transact(work, patience=5.0)
+        for row in taken.rows:
+            del tried[row.claimed.token]
+        self._remember_unseen(tried, found)
+        return taken
+
+    def _remember_unseen(self, unseen: dict[int, Claimed], found: set[int]) -> None:
+        """Look for lost commits a little longer: the server may still have been at it when we looked."""
+        if not unseen and not self._unseen:
+            return
+        if unseen:
+            self._unseen_until = time.monotonic() + UNSEEN_FOR
+            self._unseen.update(unseen)
+        if time.monotonic() > self._unseen_until:
+            found = found | set(self._unseen)
+        for token in found:
+            self._unseen.pop(token, None)
 
     async def _more(self, taken: Taken, turns: Turns) -> bool:
         """Nothing was claimed: wait for the gate, look once from the start, or be done."""
@@ -152,7 +182,7 @@ class Sender:
 
     async def _with_good_permit(self, row: Permitted) -> Permitted:
         """Exchange a permit that got old while the row waited: cheaper than releasing the claim."""
-        while row.start + SLACK < time.monotonic() < row.fence:
+        while row.start + SLACK < time.monotonic() and clock.now() < row.fence:
             if self._late == 0:
                 self._renewal = asyncio.create_task(self._renew())
             place, renewal = self._late, self._renewal
@@ -184,7 +214,7 @@ class Sender:
     async def _call(self, row: Permitted) -> Outcome | None:
         """Make the one provider call of this claim; None: it was released before the wire."""
         now = time.monotonic()
-        too_late = now > row.fence or now > row.start + SLACK
+        too_late = clock.now() > row.fence or now > row.start + SLACK
         if too_late or now < self._closed_until or self.tally.halted is not None:
             return None
         claimed = row.claimed
@@ -208,9 +238,7 @@ class Sender:
 
     def _judge(self, claimed: Claimed, outcome: Outcome | None) -> Settlement:
         if outcome is None:
-            if claimed.is_ambiguous:
-                return Unknown(0.0, FailureClass.AMBIGUOUS, charged=False, may_have_been_sent=False)
-            return Release(0.0)
+            return unsent(claimed)
         self._tell_the_gate(outcome)
         since = claimed.budget_from or claimed.claimed_at
         return settlement(

@@ -53,7 +53,8 @@ class Pace:
         """
         while True:
             if self._waiting + self._calls > 0 and self.room() > 0:
-                await asyncio.sleep(max(self._ahead_seconds() / 3, self._call_seconds / 20))
+                # Bounded: a process that was stopped takes the length of its sleep for that of a call.
+                await asyncio.sleep(max(self._ahead_seconds() / 3, min(0.25, self._call_seconds / 20)))
             if (wanted := self.room()) > 0:
                 break
             self._changed.clear()

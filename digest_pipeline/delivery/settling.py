@@ -18,7 +18,7 @@ from sqlalchemy.exc import DataError, IntegrityError
 
 from digest_pipeline import faults, telemetry
 from digest_pipeline.delivery.retry_policy import Again, Release, Sent, Settlement, Stop, Unknown, describe
-from digest_pipeline.ledger import attempts, transitions
+from digest_pipeline.ledger import acceptances, attempts, transitions
 from digest_pipeline.ledger.attempts import Attempt
 from digest_pipeline.ledger.claims import Claimed, Claimer
 from digest_pipeline.ledger.engine import Ledger
@@ -46,6 +46,20 @@ class Result:
     claimed: Claimed
     outcome: Outcome | None
     settlement: Settlement
+
+
+def unsent(claimed: Claimed) -> Settlement:
+    """Return what becomes of a claim whose request surely never left: no attempt, as ambiguous as before."""
+    if claimed.is_ambiguous:
+        return Unknown(0.0, FailureClass.AMBIGUOUS, charged=False, may_have_been_sent=False)
+    return Release(0.0)
+
+
+def give_back(conn: Connection, who: Claimer, claims: Sequence[Claimed]) -> set[int]:
+    """Release claims that surely were not used; return the tokens of those that existed at all."""
+    if not claims:
+        return set()
+    return _move(conn, who, [Result(claimed, None, unsent(claimed)) for claimed in claims])[0]
 
 
 def settle(ledger: Ledger, who: Claimer, results: Sequence[Result]) -> int:
@@ -85,6 +99,15 @@ def _log(results: Sequence[Result]) -> None:
 
 
 def _settle_in(conn: Connection, who: Claimer, results: Sequence[Result]) -> int:
+    settled, records = _move(conn, who, results)
+    lost = [r for r in results if r.claimed.token not in settled]
+    late = _settle_late(conn, lost, [records[r.claimed.token] for r in lost])
+    faults.reach(faults.Point.BEFORE_SETTLE_COMMIT)
+    return late
+
+
+def _move(conn: Connection, who: Claimer, results: Sequence[Result]) -> tuple[set[int], dict[int, Attempt]]:
+    """Take every result's arrow and record the attempts of those that still held their claim."""
     groups: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for result in results:
         arrow, fields = _arrow(result)
@@ -95,10 +118,7 @@ def _settle_in(conn: Connection, who: Claimer, results: Sequence[Result]) -> int
         settled |= _ARROWS[arrow](conn, rows)
     records = {r.claimed.token: _record(r, who) for r in results}
     attempts.record(conn, [records[token] for token in sorted(settled)])
-    lost = [r for r in results if r.claimed.token not in settled]
-    late = _settle_late(conn, lost, [records[r.claimed.token] for r in lost])
-    faults.reach(faults.Point.BEFORE_SETTLE_COMMIT)
-    return late
+    return settled, records
 
 
 def _settle_late(conn: Connection, lost: Sequence[Result], records: Sequence[Attempt]) -> int:
@@ -115,9 +135,10 @@ def _settle_late(conn: Connection, lost: Sequence[Result], records: Sequence[Att
         for r in lost
         if r.claimed.token in late and isinstance(r.outcome, Accepted)
     ]
-    transitions.apply_acceptance(conn, accepted)
+    overtaken = acceptances.apply(conn, accepted)
     if late:
         telemetry.late_result(len(late), len(accepted))
+    telemetry.overtaken(overtaken)
     return len(late)
 
 

@@ -17,6 +17,7 @@ from typing import Any
 import aiohttp
 from yarl import URL
 
+from digest_pipeline import faults
 from digest_pipeline.gateways.retry_after import parse_retry_after
 from digest_pipeline.outcomes import (
     AccountRefused,
@@ -128,6 +129,8 @@ async def exchange(
         async with session.request(
             method, url, headers=headers, data=body, allow_redirects=False, trace_request_ctx=wire
         ) as response:
+            # The provider has judged the request, and we have read no word of its verdict yet.
+            faults.reach(faults.Point.DURING_PROVIDER_CALL)
             content = await _read(response.content)
             return Answer(response.status, response.headers, content)
     except (aiohttp.ClientError, TimeoutError, OSError) as error:

@@ -7,8 +7,10 @@ from typing import Any
 
 from sqlalchemy import (
     BigInteger,
+    ColumnElement,
     Connection,
     Row,
+    Table,
     Text,
     and_,
     func,
@@ -121,17 +123,34 @@ def resume(
 def known_sent_key(
     conn: Connection, manifest_ids: Sequence[int], gateway: str, account: str, visible: int, retention: int
 ) -> str | None:
-    """Return a key that a working look-up must find: surely accepted, visible and still retained."""
+    """Return a key that a working look-up must find: surely sent, visible and still retained.
+
+    The newest that this account accepted in so many words, of any digest and period (a period in which
+    nobody was accepted yet has none of its own); else one of these manifests that a look-up found before.
+    """
     now = ledger_now()
-    query = (
+    accepted = (
         select(manifest_entry.c.operation_key)
-        .join(
-            delivery,
-            and_(_d.manifest_id == manifest_entry.c.manifest_id, _d.ordinal == manifest_entry.c.ordinal),
+        .select_from(attempt)
+        .join(manifest_entry, _is_entry_of(attempt))
+        .where(
+            attempt.c.outcome == "accepted",
+            attempt.c.gateway == gateway,
+            attempt.c.account == account,
+            attempt.c.ended_at < now - visible,
+            attempt.c.claimed_at > now - retention,
         )
+        .order_by(attempt.c.token.desc())
+        .limit(1)
+    )
+    found = (
+        select(manifest_entry.c.operation_key)
+        .select_from(delivery)
+        .join(manifest_entry, _is_entry_of(delivery))
         .where(
             _d.manifest_id.in_(manifest_ids),
             _d.state.in_(sorted(REACHED)),
+            _d.message_id.is_not(None),
             _d.gateway == gateway,
             _d.account == account,
             _d.finished_at < now - visible,
@@ -139,7 +158,14 @@ def known_sent_key(
         )
         .limit(1)
     )
-    return conn.execute(query).scalar_one_or_none()
+    key = conn.execute(accepted).scalar_one_or_none()
+    return key if key is not None else conn.execute(found).scalar_one_or_none()
+
+
+def _is_entry_of(table: Table) -> ColumnElement[bool]:
+    return and_(
+        manifest_entry.c.manifest_id == table.c.manifest_id, manifest_entry.c.ordinal == table.c.ordinal
+    )
 
 
 def note_absence(conn: Connection, rows: Sequence[dict[str, Any]]) -> int:

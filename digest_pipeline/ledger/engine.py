@@ -94,18 +94,22 @@ class Ledger:
         """Run ``work`` in a write transaction, again after a lost connection, deadlock or busy file.
 
         ``work`` must be safe to run again: every transition is guarded by state and token, so a
-        commit whose answer was lost is not repeated. (Of a claim, the rows that were committed unseen
-        are nobody's: they become unknown when their lease ends, though they were never sent.) Gives
-        up after ``patience`` seconds with the database's own error.
+        commit whose answer was lost is not repeated. (What a claim committed unseen is given back by the
+        send loop, or becomes unknown when its lease ends.) Gives up after ``patience`` seconds, and not
+        before the second try, with the database's own error.
         """
         deadline = time.monotonic() + patience
         pause = 0.02
+        tries = 0
         while True:
+            tries += 1
             try:
                 with self._writer, self.engine.begin() as conn:
                     return work(conn)
             except DBAPIError as error:
-                if not _passes(error) or time.monotonic() + pause > deadline:
+                # A second try whatever the clock says: a process that was stopped inside a transaction finds
+                # its session ended and its patience over, with results in hand that nobody else knows.
+                if not _passes(error) or (tries > 1 and time.monotonic() + pause > deadline):
                     raise
                 telemetry.ledger_write_again(type(error.orig).__name__)
             time.sleep(pause * random.uniform(0.5, 1))

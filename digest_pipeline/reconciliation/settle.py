@@ -12,7 +12,7 @@ from sqlalchemy import Connection, Row
 
 from digest_pipeline import faults, telemetry
 from digest_pipeline.delivery.plan import MICROS, SendPlan
-from digest_pipeline.ledger import doubts, transitions
+from digest_pipeline.ledger import acceptances, doubts, transitions
 from digest_pipeline.ledger.engine import Ledger
 from digest_pipeline.outcomes import Absent, Found, LookUp
 from digest_pipeline.reconciliation.asking import ask, take_permits
@@ -74,7 +74,8 @@ async def _ask_page(
         for row, reply in zip(rows, replies, strict=True)
     ]
     absent = any(isinstance(one.answer, Absent) for one in answers)
-    control_found = absent and await _control_found(ledger, plan)
+    hit = any(isinstance(one.answer, Found) for one in answers)
+    control_found = absent and (hit or await _control_found(ledger, plan))
     findings = ledger.transact(lambda conn: apply_answers(conn, plan, answers, control_found))
     faults.reach(faults.Point.AFTER_EVIDENCE_COMMIT)
     return findings
@@ -140,7 +141,7 @@ def _fields(finding: Finding, answer: LookUp, between: int) -> dict[str, Any]:
 def _apply(conn: Connection, finding: Finding, rows: list[dict[str, Any]]) -> None:
     match finding:
         case Finding.SENT:
-            transitions.apply_acceptance(conn, rows)
+            telemetry.overtaken(acceptances.apply(conn, rows))
         case Finding.ABSENT_ONCE:
             doubts.note_absence(conn, rows)
         case Finding.DISPROVED:

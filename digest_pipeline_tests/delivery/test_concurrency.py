@@ -1,18 +1,20 @@
 """Many senders on one ledger: one acceptance each, and the gate's promise as the provider sees it."""
 
+import itertools
 import math
 from collections.abc import Iterator
 
 import pytest
-from sqlalchemy import create_engine
+from sqlalchemy import create_engine, select
 
-from digest_pipeline.delivery import claiming
+from digest_pipeline.delivery import claiming, clock
 from digest_pipeline.delivery.claiming import Turns
+from digest_pipeline.lab.nursery import Job, Nursery
 from digest_pipeline.lab.sandbox.faults import Fault, Rule
 from digest_pipeline.ledger import engine
-from digest_pipeline_tests.harness.delivering import assert_once_each, frozen_desk
+from digest_pipeline.ledger.schema import attempt
+from digest_pipeline_tests.harness.delivering import assert_once_each, frozen_desk, key_of
 from digest_pipeline_tests.harness.ledgers import LABEL, migrated
-from digest_pipeline_tests.harness.nursery import Job, Nursery
 
 
 @pytest.fixture(scope="module")
@@ -96,3 +98,18 @@ def test_a_stored_rate_that_cannot_be_one_lets_one_through_a_second(open_desk, s
     ]
     assert [len(one.rows) for one in taken] == [1, 0, 0]
     assert all(one.again_in is not None for one in taken[1:])
+
+
+def test_a_claim_that_is_used_too_late_is_released_before_the_wire(open_desk, monkeypatch):
+    """CON-05: the machine slept for an hour between the claim and its send."""
+    desk = open_desk(5)
+    looks = itertools.count()
+    real = clock.now
+    monkeypatch.setattr(clock, "now", lambda: real() + (3600 if next(looks) else 0))
+    desk.deliver()
+    with desk.ledger.read() as conn:
+        released = conn.execute(select(attempt).where(attempt.c.outcome == "released")).all()
+    assert len(released) == 5
+    assert not any(one.charged for one in released)
+    assert all(desk.sandbox.oracle().attempts(key_of(n)) == 1 for n in range(1, 6))
+    assert_once_each(desk, range(1, 6))

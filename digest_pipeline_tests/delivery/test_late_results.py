@@ -1,5 +1,7 @@
 """Results that come back after their claim was lost, and leases that are still alive."""
 
+from structlog.testing import capture_logs
+
 from digest_pipeline.delivery import run
 from digest_pipeline.lab.sandbox.faults import Fault
 from digest_pipeline_tests.harness.delivering import NEITHER, REPLAYS, assert_once_each, key_of
@@ -58,3 +60,31 @@ def test_a_live_lease_of_another_sender_is_never_taken_but_waited_for(open_desk,
         assert other.result().accepted + slow.result().accepted == 2
     assert desk.sandbox.oracle().attempts(key_of(1)) == 1
     assert_once_each(desk, range(1, 3))
+
+
+def test_an_acceptance_that_overtakes_a_newer_claim_is_applied_recorded_and_an_alert(open_desk, ledger_url):
+    """The first sender's answer comes while a second one holds the row: its customer may have got two."""
+    desk = open_desk(1, can=NEITHER, sending={"timeout_seconds": 20})
+    desk.script(Fault.HELD_AFTER_ACCEPT, 1)
+    slow = desk.deliver_meanwhile()
+    desk.sandbox.control.wait(accepted=1)
+    expire_leases(desk)
+    with migrated(ledger_url) as others:
+        second = desk.as_process(others)
+        second.deliver(run_id="run-2", sender="s2")
+        # A person is sure, and wrong: what the runbook warns of.
+        desk.sql(
+            "UPDATE delivery SET state = 'claimed', token = token + 1000, lease_ends = claimed_at + 99000000000, "
+            "claimed_by = 'run-3/s3', hold_reason = NULL, ambiguous_at = NULL, ambiguous_token = NULL"
+        )
+        newer = desk.row(1).token
+        with capture_logs() as logs:
+            desk.sandbox.control.release()
+            assert slow.result().lost_claims == 1
+    assert (desk.row(1).state, desk.row(1).token) == ("sent", newer)
+    first, last = desk.attempts(1)
+    assert (first.outcome, first.late_outcome) == ("expired", "accepted")
+    assert (last.token, last.outcome, last.claimed_by, last.charged) == (
+        newer, "superseded", "run-3/s3", False,
+    )  # fmt: skip
+    assert {"event": "late_acceptance", "key": key_of(1), "log_level": "error"} in logs

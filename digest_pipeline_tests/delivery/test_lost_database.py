@@ -62,6 +62,8 @@ def test_commits_whose_answer_is_lost_are_neither_repeated_nor_forgotten(desk, p
         assert proxy.lost == 4
     tokens = Counter(attempt.token for attempt in desk.attempts())
     assert set(tokens.values()) == {1}
+    # A claim whose commit was lost unseen was never sent, and is known to be so.
+    assert [a.outcome for a in desk.attempts() if a.outcome in ("expired", "ambiguous")] == []
     assert [a.token for a in desk.attempts() if a.late_outcome is not None] == []
     finish(desk)
 
@@ -78,6 +80,7 @@ def test_a_settlement_whose_commit_was_lost_is_not_taken_for_a_late_result(desk,
 
 
 def test_a_ledger_that_refuses_ends_the_run_with_its_own_error_and_the_next_run_goes_on(desk, postgres_url):
+    """CON-12."""
     with migrated(postgres_url) as broken:
         run = desk.as_process(broken).deliver_meanwhile()
         desk.sandbox.control.wait(accepted=10)

@@ -1,7 +1,9 @@
 """Every asset check, proven by planting what it must catch: raw SQL, in a finished period."""
 
 import asyncio
+import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 
 import dagster as dg
 import pytest
@@ -17,6 +19,8 @@ from digest_pipeline_tests.pipeline.violations import VIOLATIONS, second_accepta
 
 HERE, THERE = "2025-W10", "2025-W11"
 DAYS = ("2025-03-05", "2025-03-12")
+LISTED = "provider_lists_what_it_accepted"
+"""The one check that only the provider can answer; what it must catch is planted there."""
 
 
 @pytest.fixture(scope="module", params=ENGINES)
@@ -52,7 +56,7 @@ def test_every_check_has_a_planted_violation():
 
 def test_a_clean_period_passes_every_check(rim):
     found = rim.check(HERE)
-    assert set(found) == {check.name for check in CHECKS}
+    assert set(found) == {check.name for check in CHECKS} | {LISTED}
     assert {name: one.description for name, one in found.items() if not one.passed} == {}
 
 
@@ -92,12 +96,13 @@ def test_a_violation_in_another_period_is_a_warning_with_its_count(rim, planted)
 
 
 def test_a_check_of_a_period_that_never_ran_is_an_error_not_a_pass(rim):
+    """MEM-01."""
     assert rim.check("2025-W12") == {}
     done = rim.definitions.resolve_job_def("tiny_digest_checks").execute_in_process(
         instance=rim.instance, tags={"dagster/partition": "2025-W12-1"}, raise_on_error=False
     )
     assert not done.success
-    assert len(failures(done)) == len(CHECKS)
+    assert len(failures(done)) == len(CHECKS) + 1
 
 
 def test_a_retention_rule_may_remove_rows_without_a_send(rim):
@@ -189,3 +194,36 @@ def test_a_provider_that_cannot_be_asked_does_not_pass_for_one_that_agreed(open_
     assert not found.passed
     assert found.severity is dg.AssetCheckSeverity.WARN, "nothing was found to be wrong: it must not block"
     assert "1 keys could not be asked about" in str(found.description)
+
+
+def test_a_provider_that_lists_nothing_of_what_it_accepted_keeps_cleanup_from_going_on(
+    tmp_path, ledger_url, sandbox, monkeypatch
+):
+    """LOST-11: accepted with ids, and then silently discarded."""
+    sandbox.change(visibility_delay=10_000)
+    with rim_at(tmp_path, ledger_url, sandbox, monkeypatch) as rim:
+        rim.materialise(HERE)
+        assert rim.states(HERE) == {"sent": 5}
+        assert not rim.is_materialised("cleaned_digest_rows", HERE)
+        found = rim.check(HERE)[LISTED]
+        assert (found.passed, found.severity) == (False, dg.AssetCheckSeverity.ERROR)
+        assert numbers(found)["keys"] == [rim.key_of(n, HERE) for n in range(1, 6)]
+        assert numbers(found)["next"] == f"digest trace {rim.key_of(1, HERE)}"
+
+        sandbox.change(visibility_delay=0)  # it shows up after all: cleanup goes on, and nothing is sent
+        assert failures(rim.materialise(HERE)) == {}
+        assert rim.states(HERE) == {"cleaned": 5}
+        assert rim.accepted() == {rim.key_of(n, HERE): 1 for n in range(1, 6)}
+
+
+def test_a_single_message_that_the_provider_lost_is_a_warning_with_its_key(
+    tmp_path, ledger_url, sandbox, monkeypatch
+):
+    with rim_at(tmp_path, ledger_url, sandbox, monkeypatch, customers=30) as rim:
+        rim.materialise(HERE)
+        with closing(sqlite3.connect(sandbox.store, timeout=30)) as store, store:
+            store.execute("DELETE FROM arrival WHERE operation_key = ?", (rim.key_of(7, HERE),))
+        found = rim.check(HERE)[LISTED]
+        assert (found.passed, found.severity) == (False, dg.AssetCheckSeverity.WARN)
+        assert numbers(found)["keys"] == [rim.key_of(7, HERE)]
+        assert rim.states(HERE) == {"cleaned": 30}
