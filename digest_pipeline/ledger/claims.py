@@ -28,7 +28,6 @@ from sqlalchemy import (
 
 from digest_pipeline.ledger import transitions
 from digest_pipeline.ledger.dialects import built_once, ledger_now, skip_locked, tokens_for, with_tokens
-from digest_pipeline.ledger.restored import is_out_of_doubt
 from digest_pipeline.ledger.schema import (
     ManifestState,
     content,
@@ -37,7 +36,7 @@ from digest_pipeline.ledger.schema import (
     manifest_entry,
     suppression,
 )
-from digest_pipeline.ledger.windows import is_not_paused, window_is_open
+from digest_pipeline.ledger.windows import is_not_paused, is_out_of_doubt, window_is_open
 from digest_pipeline.states import State
 
 _d = delivery.c
@@ -144,8 +143,10 @@ def _unknown_rows(conn: Connection) -> Select[Any]:
         _d.gateway == bindparam("by_gateway"),
         _d.account == bindparam("by_account"),
         _d.ambiguous_at > ledger_now() - bindparam("lifetime", type_=BigInteger()),
-        # Suppressed or erased: a re-send could be the first mail.
-        ~exists().where(addressed, or_(_suppressed(opened), manifest_entry.c.recipient.is_(None))),
+        # Suppressed or erased: a re-send could be the first mail. Two questions: in one, an empty
+        # suppression list would answer both.
+        ~exists().where(addressed, _suppressed(opened)),
+        ~exists().where(addressed, manifest_entry.c.recipient.is_(None)),
     )
     return _with_what_is_sent(conn, opened, due)
 

@@ -94,8 +94,9 @@ def require_same_environment(conn: Connection, environment: str | None) -> None:
         )
     if row.fingerprint != fingerprint(conn):
         raise EnvironmentMismatchError(
-            "this ledger is a copy or was restored: another one may have sent since. Nothing is sent "
-            "until 'digest db rebind --moved' says that no other copy has sent or will"
+            "this ledger is a copy or was restored: another one may have sent since. Nothing is sent until "
+            "'digest db rebind --restored TIME' names the backup's time, or '--moved' says that no other copy "
+            "has sent or will"
         )
     if row.key_version != KEY_VERSION:
         raise EnvironmentMismatchError(

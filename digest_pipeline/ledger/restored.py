@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, and_, or_, select, update
+from sqlalchemy import Connection, Row, and_, or_, select, update
 
 from digest_pipeline.ledger import attempts, transitions
 from digest_pipeline.ledger.attempts import Attempt
 from digest_pipeline.ledger.dialects import ledger_now, next_tokens
 from digest_pipeline.ledger.schema import delivery, ledger_identity, manifest
+from digest_pipeline.ledger.windows import is_out_of_doubt
 from digest_pipeline.outcomes import FailureClass, Stage
 from digest_pipeline.states import CLAIMABLE, State
 
@@ -42,11 +43,6 @@ def doubt_for_new(conn: Connection, window_opens_at: int) -> int | None:
     """Return from when a manifest that is made now is in doubt; None for one that could not be sent then."""
     query = select(ledger_identity.c.restored_from_at).where(ledger_identity.c.restored_at > window_opens_at)
     return conn.execute(query).scalar_one_or_none()
-
-
-def is_out_of_doubt() -> ColumnElement[bool]:
-    """Whether the rows of a manifest may be claimed, as far as a restored backup is concerned."""
-    return or_(manifest.c.in_doubt_from_at.is_(None), manifest.c.doubted_at.is_not(None))
 
 
 def settle_doubt(conn: Connection, manifest_ids: Sequence[int], gateway: str, account: str) -> int:

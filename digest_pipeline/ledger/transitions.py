@@ -39,6 +39,7 @@ from digest_pipeline.ledger.dialects import (
     token_by_ordinal,
 )
 from digest_pipeline.ledger.schema import attempt, content, delivery, ledger_identity, manifest
+from digest_pipeline.ledger.windows import is_out_of_doubt
 from digest_pipeline.outcomes import FailureClass, Proof
 from digest_pipeline.states import TRANSITIONS, HoldReason
 
@@ -511,6 +512,7 @@ def suppress(conn: Connection, manifest_id: int, reasons: Mapping[int, str]) -> 
             _d.manifest_id == manifest_id,
             _d.ordinal == r.c.ordinal,
             _d.state.in_(sorted(ARROWS["suppress"].sources)),
+            exists().where(manifest.c.id == manifest_id, is_out_of_doubt()),
         )
         .values(
             state=ARROWS["suppress"].target, suppression=r.c.reason, due_at=null(), finished_at=ledger_now()
@@ -529,7 +531,8 @@ def close_manifest(conn: Connection, manifest_id: int, age: int = 0) -> int:
     """What was never tried is dead, ``age`` after the window (and any permission) ended. Returns how many.
 
     Nothing does this by itself when a window closes: rows that were never tried are held, so that a
-    period can still be sent late as a whole. They get a token, although no claim was ever made: a replay
+    period can still be sent late as a whole. ``age`` counts from the content's seal at the earliest: a week
+    that was frozen long after its window is held like any other. They get a token, although no claim was ever made: a replay
     is guarded by the token it has seen.
     """
     ended = _close(conn, "close_manifest", manifest_id, age, {"token": token_by_ordinal(conn, _d.ordinal)})
@@ -552,6 +555,8 @@ def _close(
                 manifest.c.id == manifest_id,
                 manifest.c.window_closes_at <= over,
                 func.coalesce(manifest.c.late_until, 0) <= over,
+                manifest.c.content_sealed_at <= over,
+                is_out_of_doubt(),
             ),
         )
         .values(

@@ -22,6 +22,15 @@ def window_is_open() -> ColumnElement[bool]:
     )
 
 
+def is_out_of_doubt() -> ColumnElement[bool]:
+    """Whether a manifest's rows are what they seem: not those of a restored backup that nobody doubted yet.
+
+    Until then a row that waits may have been sent by the lost copy: nothing may claim it, and nothing may
+    end it as unsent.
+    """
+    return or_(manifest.c.in_doubt_from_at.is_(None), manifest.c.doubted_at.is_not(None))
+
+
 def is_not_paused(gateway: BindParameter[str]) -> ColumnElement[bool]:
     """Whether nobody has paused a delivery's digest, its tenant, or the gateway it would go through."""
     tenant = manifest.c.digest.concat("/").concat(manifest.c.tenant)

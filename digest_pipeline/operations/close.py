@@ -33,8 +33,8 @@ def close_period(
     The dead letters keep their content and key: a replay can still send them. Unknowns stay unknown.
     Raises InputError while the window is open, and UnknownKeyError for a period that was never frozen.
     """
-    if not reason.strip():
-        raise InputError("closing a period needs a reason: it is written to the audit trail")
+    if not (reason.strip() and who.strip()):
+        raise InputError("closing a period needs a reason and who gives it: both go to the audit trail")
 
     def work(conn: Connection) -> Closed:
         ids = reads.manifest_ids(conn, digest.name, period.label)

@@ -50,8 +50,8 @@ def rebind(
 
     Raises InputError for an instant in the future, without a time zone, or before the ledger's birth.
     """
-    if not reason.strip():
-        raise InputError("binding a ledger needs a reason: it is written to the audit trail")
+    if not (reason.strip() and who.strip()):
+        raise InputError("binding a ledger needs a reason and who gives it: both go to the audit trail")
 
     def work(conn: Connection) -> Rebound:
         since = None if restored_from is None else _instant(conn, restored_from)

@@ -33,7 +33,7 @@ def trace(ledger: Ledger, operation_key: str) -> Trace:
 
 def _readable(row: Any) -> dict[str, Any]:
     return {
-        key: as_instant(value) if key.endswith(("_at", "_ends", "budget_from")) else value
+        key: as_instant(value) if key.endswith(("_at", "_ends", "_until", "budget_from")) else value
         for key, value in row.items()
     }
 

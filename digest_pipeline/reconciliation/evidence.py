@@ -63,7 +63,9 @@ def judge(
     if isinstance(answer, Found):
         return Finding.SENT
     assert capabilities.look_up_retention is not None
-    if asked_at > doubt.first_at + int(capabilities.look_up_retention.total_seconds() * _MICROS):
+    # The provider may answer as late as the time-out allows, and must still list the key then.
+    listed = capabilities.look_up_retention.total_seconds() - timeout_seconds
+    if asked_at > doubt.first_at + int(listed * _MICROS):
         return Finding.NO_EVIDENCE
     if isinstance(answer, LookUpFailed) or not control_found:
         return Finding.ASK_LATER

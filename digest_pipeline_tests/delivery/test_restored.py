@@ -17,7 +17,9 @@ from digest_pipeline.eligibility.source import Source
 from digest_pipeline.errors import EnvironmentMismatchError, InputError
 from digest_pipeline.lab.sandbox.faults import Fault
 from digest_pipeline.ledger.witness import Witness
+from digest_pipeline.operations.close import close_period
 from digest_pipeline.operations.decisions import Order
+from digest_pipeline.operations.erase import erase_customer
 from digest_pipeline.operations.rebind import Account, rebind
 from digest_pipeline.operations.replay import replay
 from digest_pipeline_tests.harness.delivering import (
@@ -241,3 +243,20 @@ def test_the_specification_may_have_changed_since(backed_up, tmp_path):
     changed.deliver()
     assert {row.hold_reason for row in changed.rows()} == {"other_account"}
     assert changed.sandbox.oracle().accepted_count() == 0
+
+
+def test_nothing_ends_as_unsent_before_it_was_doubted(backed_up):
+    """Closing, or erasing, between the restore and the first run: what waits may have been sent."""
+    lost, restored = backed_up(REPLAYS)
+    lost.deliver(run_id="lost")
+    restored.close_window()
+    bind(restored, born(restored), with_account=False)
+    closed = close_period(restored.ledger, restored.digest, PERIOD, who="me", reason="old", apply=True)
+    assert closed.ended == 0
+    erase_customer(
+        restored.ledger, "customer-001", digest=None, tenant=None, who="me", reason="asked", apply=True
+    )
+    assert restored.counts() == {"pending": 6}
+    restored.deliver(run_id="restored")
+    assert restored.counts() == {"unknown": 6}
+    assert_once_each(restored, EVERYBODY)

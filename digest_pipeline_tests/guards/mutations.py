@@ -260,7 +260,7 @@ MUTATIONS = (
         (
             Edit(
                 "ledger/claims.py",
-                "        ~exists().where(addressed, or_(_suppressed(opened), manifest_entry.c.recipient.is_(None))),\n",
+                "        ~exists().where(addressed, _suppressed(opened)),\n",
                 "",
             ),
         ),

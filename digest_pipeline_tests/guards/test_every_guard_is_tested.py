@@ -20,7 +20,7 @@ SECONDS = 300
 @pytest.fixture(scope="module")
 def copy(tmp_path_factory) -> Path:
     """A copy of the package and its tests, which a mutation may change."""
-    folder = tmp_path_factory.mktemp("mutated")
+    folder: Path = tmp_path_factory.mktemp("mutated")
     for name in ("digest_pipeline", "digest_pipeline_tests"):
         shutil.copytree(PROJECT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__", ".*"))
     shutil.copy(PROJECT / "pyproject.toml", folder)

@@ -69,7 +69,8 @@ def _many(ledger: Ledger, folder: Path, customers: int) -> int:
         return frozen_period(ledger, tiny_spec(folder), PERIOD, source)[0]
 
 
-def test_eight_threads_claim_two_hundred_rows_once_each(ledger_url: str, tmp_path: Path) -> None:  # CON-01
+def test_eight_threads_claim_two_hundred_rows_once_each(ledger_url: str, tmp_path: Path) -> None:
+    """CON-01."""
     with migrated(ledger_url) as ledger, ThreadPoolExecutor(8) as pool:
         manifest = _many(ledger, tmp_path, 200)
         # Each with connections and a writer's lock of its own, as separate processes have them.
@@ -82,7 +83,8 @@ def test_eight_threads_claim_two_hundred_rows_once_each(ledger_url: str, tmp_pat
     assert len({token for _, token in taken}) == 200
 
 
-def test_three_processes_claim_two_hundred_rows_once_each(ledger_url: str, tmp_path: Path) -> None:  # CON-01
+def test_three_processes_claim_two_hundred_rows_once_each(ledger_url: str, tmp_path: Path) -> None:
+    """CON-01."""
     with migrated(ledger_url) as ledger:
         manifest = _many(ledger, tmp_path, 200)
     children = [
@@ -156,7 +158,8 @@ def test_what_does_not_wait_is_not_claimed(opened: tuple[Ledger, int], state: st
 
 def test_an_opt_out_after_the_freeze_counts_until_the_claim(
     opened: tuple[Ledger, int],
-) -> None:  # SEC-15, INP-15
+) -> None:
+    """SEC-15, INP-15."""
     ledger, manifest = opened
     suppress(ledger, "READER-2@Example.TEST")
     batch = claim(ledger, manifest)
@@ -232,7 +235,8 @@ def test_a_lease_expires_by_the_ledgers_clock_and_only_then(opened: tuple[Ledger
     assert list(again) == []
 
 
-def test_an_expired_claim_is_never_claimed_as_if_new(opened: tuple[Ledger, int]) -> None:  # LOST-07
+def test_an_expired_claim_is_never_claimed_as_if_new(opened: tuple[Ledger, int]) -> None:
+    """LOST-07."""
     ledger, manifest = opened
     plant(ledger, manifest, 1, "claimed", lease_ends=1)
     assert 1 not in {one.ordinal for one in claim(ledger, manifest).claimed}
@@ -258,6 +262,18 @@ def test_an_unknown_of_a_suppressed_address_stays_unknown(opened: tuple[Ledger, 
     assert delivery_row(ledger, manifest, 1).state == "unknown"
 
 
+def test_an_unknown_of_an_erased_customer_stays_unknown_whoever_else_is_suppressed(
+    opened: tuple[Ledger, int],
+) -> None:
+    """With an empty suppression list, and with somebody else on it: two questions, not one."""
+    ledger, manifest = opened
+    plant(ledger, manifest, 1, "unknown")
+    run_ledger_sql(ledger, "UPDATE manifest_entry SET recipient = NULL, name = NULL WHERE ordinal = 1")
+    assert reclaim(ledger, manifest) == ()
+    suppress(ledger, "reader-2@example.test")
+    assert reclaim(ledger, manifest) == ()
+
+
 def test_live_leases_and_the_next_due_row_are_told_in_microseconds(opened: tuple[Ledger, int]) -> None:
     ledger, manifest = opened
     with ledger.read() as conn:
@@ -274,7 +290,8 @@ def test_live_leases_and_the_next_due_row_are_told_in_microseconds(opened: tuple
         assert claims.next_due(conn, [manifest], "sandbox") is None
 
 
-def test_processes_that_read_and_then_write_lose_nothing(ledger_url: str) -> None:  # CON-07
+def test_processes_that_read_and_then_write_lose_nothing(ledger_url: str) -> None:
+    """CON-07."""
     migrated(ledger_url).close()
     children = [start_child(claimants.__name__, "take_tokens", ledger_url, 40) for _ in range(3)]
     seen = [result_of(child) for child in children]
@@ -284,7 +301,8 @@ def test_processes_that_read_and_then_write_lose_nothing(ledger_url: str) -> Non
 
 def test_a_settlement_is_written_although_another_process_writes_meanwhile(
     sqlite_url: str, tmp_path: Path
-) -> None:  # CON-07
+) -> None:
+    """CON-07."""
     with migrated(sqlite_url) as ledger, Ledger(sqlite_url) as other, ThreadPoolExecutor(1) as pool:
         manifest = _many(ledger, tmp_path, 2)
         one, two = claim(ledger, manifest).claimed

@@ -55,7 +55,8 @@ def with_content(ledger: Ledger) -> set[int]:
     return {row["ordinal"] for row in dump(ledger, "content", "document")}
 
 
-def test_only_definitive_sends_are_cleaned(desk: Shared, at_once: Digest) -> None:  # CLN-01
+def test_only_definitive_sends_are_cleaned(desk: Shared, at_once: Digest) -> None:
+    """CLN-01."""
     ledger, manifest = desk
     for ordinal, state in enumerate((s for s in State if s is not State.SENT), 1):
         plant(ledger, manifest, ordinal, state)
@@ -68,7 +69,8 @@ def test_only_definitive_sends_are_cleaned(desk: Shared, at_once: Digest) -> Non
 
 def test_nothing_is_cleaned_on_an_ambiguous_outcome_until_evidence_comes(
     desk: Shared, at_once: Digest
-) -> None:  # CLN-03
+) -> None:
+    """CLN-03."""
     ledger, manifest = desk
     plant(ledger, manifest, 1, "unknown")
     clean(ledger, at_once, (manifest,), "run-1")
@@ -133,7 +135,8 @@ def _now(conn: Connection) -> int:
 
 def test_a_proof_that_has_not_come_keeps_the_rows(
     desk: Shared, tmp_path_factory: pytest.TempPathFactory
-) -> None:  # LOST-12
+) -> None:
+    """LOST-12."""
     ledger, manifest = desk
     digest = spec_with(tmp_path_factory, delay_hours=0, proof="delivered")
     plant(ledger, manifest, 1, "sent", proof="delivered")

@@ -91,6 +91,7 @@ def test_a_connection_lost_during_a_copy_is_made_again_too(on_postgres: Ledger) 
 
 @pytest.mark.postgresql
 def test_two_transactions_that_wait_for_each_other_both_succeed_in_the_end(on_postgres: Ledger) -> None:
+    """DUP-12."""
     for name in "ab":
         run_ledger_sql(on_postgres, "INSERT INTO template (hash, text) VALUES (:n, '')", n=name)
     met = threading.Barrier(2, timeout=30)

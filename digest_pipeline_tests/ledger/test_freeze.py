@@ -45,7 +45,8 @@ def ledger(ledger_url: str) -> Iterator[Ledger]:
         yield found
 
 
-def test_late_rows_are_drift_and_never_mail(ledger: Ledger, tmp_path: Path) -> None:  # DUP-02
+def test_late_rows_are_drift_and_never_mail(ledger: Ledger, tmp_path: Path) -> None:
+    """DUP-02."""
     digest = tiny_spec(tmp_path)
     with tiny_source(tmp_path, 3) as source:
         ids = frozen_period(ledger, digest, PERIOD, source)
@@ -76,7 +77,8 @@ def test_an_unchanged_source_has_no_drift(ledger: Ledger, tmp_path: Path) -> Non
     assert not drift
 
 
-def test_only_the_periods_own_days_count(ledger: Ledger, tmp_path: Path) -> None:  # PER-03, PER-08
+def test_only_the_periods_own_days_count(ledger: Ledger, tmp_path: Path) -> None:
+    """PER-03, PER-08."""
     with tiny_source(tmp_path, 0) as source:
         days = (*[BEFORE] * 50, "2025-03-03", "2025-03-09", AFTER)
         write_customers(tmp_path, [customer(1, orders=days), customer(2, orders=(BEFORE, AFTER))])
@@ -104,7 +106,8 @@ def test_a_week_without_customers_is_sealed_with_nobody(ledger: Ledger, tmp_path
 
 def test_every_row_that_is_left_out_is_counted_and_named_with_its_reason(
     ledger: Ledger, tmp_path: Path
-) -> None:  # OBS-03
+) -> None:
+    """OBS-03."""
     with tiny_source(tmp_path, 2) as source:
         write_customers(
             tmp_path,
@@ -135,7 +138,8 @@ def test_every_row_that_is_left_out_is_counted_and_named_with_its_reason(
     assert rows[0]["customer_id"] == "customer-003"
 
 
-def test_reasons_of_every_page_are_kept(ledger_url: str, tmp_path: Path) -> None:  # OBS-03, DUP-31
+def test_reasons_of_every_page_are_kept(ledger_url: str, tmp_path: Path) -> None:
+    """OBS-03, DUP-31."""
     tiny_spec(tmp_path)
     with migrated(ledger_url) as ledger, tiny_source(tmp_path, 0):
         write_customers(
@@ -149,7 +153,8 @@ def test_reasons_of_every_page_are_kept(ledger_url: str, tmp_path: Path) -> None
         assert [one["position"] for one in dump(ledger, "manifest_exclusion")] == [1, 2, 3, 4]
 
 
-def test_two_customers_with_one_address_are_two_deliveries(ledger: Ledger, tmp_path: Path) -> None:  # LOST-15
+def test_two_customers_with_one_address_are_two_deliveries(ledger: Ledger, tmp_path: Path) -> None:
+    """LOST-15."""
     with tiny_source(tmp_path, 0) as source:
         write_customers(tmp_path, [customer(n, email="office@example.test") for n in (1, 2)])
         (manifest,) = frozen_period(ledger, tiny_spec(tmp_path), PERIOD, source)
@@ -157,9 +162,8 @@ def test_two_customers_with_one_address_are_two_deliveries(ledger: Ledger, tmp_p
     assert len({row["operation_key"] for row in dump(ledger, "manifest_entry")}) == 2
 
 
-def test_customers_without_rows_are_suppressed_as_empty_and_counted(
-    ledger: Ledger, tmp_path: Path
-) -> None:  # INP-13
+def test_customers_without_rows_are_suppressed_as_empty_and_counted(ledger: Ledger, tmp_path: Path) -> None:
+    """INP-13."""
     with tiny_source(tmp_path, 0) as source:
         write_customers(tmp_path, [customer(1), customer(2, hidden=1)])
         frozen = freeze(ledger, source, tiny_spec(tmp_path), PERIOD, "run-1")
@@ -204,7 +208,8 @@ def test_a_tenant_left_by_a_build_that_lost_does_not_keep_the_period_open(
     assert {row["state"] for row in dump(ledger, "manifest")} == {"sealed"}
 
 
-def test_a_period_that_has_not_ended_is_refused(tmp_path: Path) -> None:  # PER-07
+def test_a_period_that_has_not_ended_is_refused(tmp_path: Path) -> None:
+    """PER-07."""
     digest = tiny_spec(tmp_path)
     sunday_evening = datetime(2025, 3, 9, 22, 59, tzinfo=UTC)
     with pytest.raises(PeriodError, match="has not ended"):
@@ -234,7 +239,8 @@ NASTY: dict[str, dict[str, Any]] = {
 
 def test_both_engines_freeze_identical_rows_of_a_nasty_source(
     sqlite_url: str, postgres_url: str, tmp_path: Path
-) -> None:  # INP-01, INP-03, INP-08
+) -> None:
+    """INP-01, INP-03, INP-08."""
     digest = tiny_spec(tmp_path)
     dumps = []
     with tiny_source(tmp_path, 0) as source:
@@ -267,7 +273,8 @@ def test_both_engines_freeze_identical_rows_of_a_nasty_source(
 
 def test_half_a_surrogate_pair_is_replaced_and_keeps_nobody_else_waiting(
     ledger: Ledger, tmp_path: Path
-) -> None:  # INP-09
+) -> None:
+    """INP-09."""
     half = "CAST(x'5aeda0bd' AS TEXT)"  # as a database holds it that does not check its UTF-8
     with tiny_source(tmp_path, 3) as source:
         run_sql(tmp_path, f"UPDATE customers SET name = {half} WHERE position = 1")
@@ -322,7 +329,8 @@ SECRET = "S3cr3t%40"
 )
 def test_a_source_that_cannot_be_reached_is_a_clear_error_without_its_url_or_password(
     ledger: Ledger, tmp_path: Path, url: str
-) -> None:  # SEC-01
+) -> None:
+    """SEC-01."""
     try:
         with Source(url) as source:
             freeze(ledger, source, tiny_spec(tmp_path), PERIOD, "run-1")
@@ -359,12 +367,14 @@ def test_what_fails_in_the_ledger_is_not_blamed_on_the_source(ledger: Ledger, tm
 
 def test_a_query_without_the_periods_bounds_is_refused_before_anything_is_read(
     tmp_path: Path,
-) -> None:  # PER-08
+) -> None:
+    """PER-08."""
     with pytest.raises(InputError, match=":period_start"):
         tiny_spec(tmp_path, customers={"sql": "SELECT id AS customer_id, email AS recipient FROM customers"})
 
 
-def test_a_local_week_is_bound_as_local_days(tmp_path: Path) -> None:  # PER-05
+def test_a_local_week_is_bound_as_local_days(tmp_path: Path) -> None:
+    """PER-05."""
     week = parse_period("2026-W10", Cadence.WEEKLY, "Asia/Tokyo")
     digest = tiny_spec(tmp_path, time_zone="Asia/Tokyo")
     assert digest.period("2026-W10", datetime(2026, 3, 8, 15, 0, tzinfo=UTC)) == week
@@ -372,9 +382,8 @@ def test_a_local_week_is_bound_as_local_days(tmp_path: Path) -> None:  # PER-05
 
 
 @pytest.mark.slow
-def test_freezing_ten_times_the_customers_takes_the_same_memory(
-    ledger_url: str, tmp_path: Path
-) -> None:  # MEM-01
+def test_freezing_ten_times_the_customers_takes_the_same_memory(ledger_url: str, tmp_path: Path) -> None:
+    """MEM-01."""
     peaks = []
     for customers in (20_000, 200_000):
         folder = tmp_path / str(customers)

@@ -224,7 +224,8 @@ def test_a_frozen_message_that_was_changed_is_refused_before_it_is_sent(
 @pytest.mark.parametrize("mode", ["single", "column"])
 def test_two_freezes_at_once_make_one_manifest_and_the_loser_adopts_it(
     ledger_url: str, tmp_path: Path, mode: str
-) -> None:  # DUP-21, CON-11
+) -> None:
+    """DUP-21, CON-11."""
     tiny_spec(tmp_path, tenants={"mode": mode})
     with migrated(ledger_url) as ledger:
         tiny_source(tmp_path, 0).close()
@@ -243,7 +244,8 @@ def test_two_freezes_at_once_make_one_manifest_and_the_loser_adopts_it(
         assert len(dump(ledger, "manifest_entry")) == 60
 
 
-def test_a_freeze_killed_half_way_is_built_again_whole(ledger_url: str, tmp_path: Path) -> None:  # LOST-03
+def test_a_freeze_killed_half_way_is_built_again_whole(ledger_url: str, tmp_path: Path) -> None:
+    """LOST-03."""
     digest = tiny_spec(tmp_path)
     with migrated(ledger_url) as ledger, tiny_source(tmp_path, 20) as source:
         killed = start_child(
@@ -267,7 +269,8 @@ def test_a_freeze_killed_half_way_is_built_again_whole(ledger_url: str, tmp_path
         assert _entry_checksum(ledger) == row["checksum"]
 
 
-def test_content_killed_half_way_is_composed_again_whole(ledger_url: str, tmp_path: Path) -> None:  # LOST-03
+def test_content_killed_half_way_is_composed_again_whole(ledger_url: str, tmp_path: Path) -> None:
+    """LOST-03."""
     digest = tiny_spec(tmp_path)
     with migrated(ledger_url) as ledger, tiny_source(tmp_path, 20) as source:
         ids = freeze(ledger, source, digest, PERIOD, "run-1").manifest_ids

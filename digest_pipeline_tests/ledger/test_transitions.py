@@ -82,7 +82,7 @@ def _close(conn: Connection, manifest: int, arrow: str, _token: int, _changed: d
     conn.exec_driver_sql("UPDATE manifest SET window_closes_at = window_closes_at - 1000000000000000000")
     # The others keep a permission of their own, or they would end with it.
     conn.exec_driver_sql("UPDATE delivery SET late_until = 9000000000000000000 WHERE ordinal <> 1")
-    closed = getattr(transitions, arrow)(conn, manifest) == 1
+    closed = bool(getattr(transitions, arrow)(conn, manifest) == 1)
     conn.exec_driver_sql("UPDATE delivery SET late_until = NULL WHERE ordinal <> 1")
     conn.exec_driver_sql("UPDATE manifest SET window_closes_at = window_closes_at + 1000000000000000000")
     return closed
@@ -367,7 +367,7 @@ def _sets_a_delivery_state(path: Path) -> bool:
     [{"outcome": "accepted"}, {"outcome": "expired", "late_outcome": "accepted"}],
     ids=["then", "late"],
 )
-def test_a_replay_moves_nothing_that_was_ever_accepted(shared: Shared, said: dict[str, str]) -> None:
+def test_a_replay_moves_nothing_that_was_ever_accepted(shared: Shared, said: dict[str, Any]) -> None:
     """Whatever the caller has looked at: the guard is in the statement."""
     planted(shared, "dead")
     plant_attempt(*shared, 1, OLD, **said)

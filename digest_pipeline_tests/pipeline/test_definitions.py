@@ -44,7 +44,9 @@ def test_each_specification_becomes_a_group_with_its_job_schedule_and_checks(two
     assert jobs >= {"weekly_one_weekly", "daily_one_daily", "weekly_one_checks", "daily_one_checks"}
     schedules = {one.name: one for one in definitions.schedules or ()}
     assert set(schedules) == {"weekly_one_weekly_schedule", "daily_one_daily_schedule"}
-    assert len(graph.asset_check_keys) == 2 * len(CHECKS)
+    names = {check.name for check in CHECKS} | {"provider_lists_what_it_accepted"}
+    assert {key.name for key in graph.asset_check_keys} == names
+    assert len(graph.asset_check_keys) == 2 * len(names)
 
 
 def test_no_two_things_of_a_code_location_share_a_name(two_digests):
