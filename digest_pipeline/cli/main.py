@@ -35,9 +35,10 @@ def cli(log_level: str) -> None:
 
 
 def _add_commands() -> None:
-    from digest_pipeline.cli import decide, govern, inspect, operate, serve
+    from digest_pipeline.cli import decide, govern, inspect, letters, operate, serve
     from digest_pipeline.cli.demo import demo
     from digest_pipeline.lab.bench.command import bench
+    from digest_pipeline.lab.command import lab
 
     for command in (
         demo,
@@ -46,12 +47,13 @@ def _add_commands() -> None:
         operate.db,
         operate.run,
         operate.check,
-        decide.dead_letters,
+        letters.dead_letters,
         decide.replay,
-        decide.unknowns,
+        letters.unknowns,
         decide.resolve,
         govern.pause,
         govern.resume,
+        govern.close,
         govern.erase,
         inspect.status,
         inspect.trace,
@@ -59,6 +61,7 @@ def _add_commands() -> None:
         inspect.report,
         inspect.gateways,
         bench,
+        lab,
     ):
         cli.add_command(command)
 

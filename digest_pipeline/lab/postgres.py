@@ -10,12 +10,14 @@ import importlib.util
 import os
 import pwd
 import secrets
+import select
 import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -49,12 +51,18 @@ _THROWAWAY_SETTINGS: Mapping[str, str] = {
 
 # The server is a child of this shell, and the shell waits on a pipe that only we hold open. When we close it,
 # or die in any way at all, `read` ends: the server stops and its folder goes. INT is the fast shutdown; TERM
-# would wait for clients to leave.
+# would wait for clients to leave. A line we write is the order to crash it (QUIT, the immediate shutdown) and
+# start it again; the shell answers with a line once the old one is gone.
 _SUPERVISOR = """
 cd "$1" || exit 1
-"$2"/postgres -D "$1"/data -k "$1" >>"$1"/log 2>&1 </dev/null &
-server=$!
-read -r _
+start() { "$2"/postgres -D "$1"/data -k "$1" >>"$1"/log 2>&1 </dev/null & server=$!; }
+start "$1" "$2"
+while read -r _; do
+    kill -QUIT "$server" 2>/dev/null
+    wait "$server"
+    start "$1" "$2"
+    echo started
+done
 kill -INT "$server" 2>/dev/null
 wait "$server"
 cd / && rm -rf "$1"
@@ -72,10 +80,47 @@ class PostgresServer:
     Args:
         admin_url: The maintenance database, as a superuser or a role with CREATEDB.
         origin: Where the server came from.
+        restarter: What restarts it; None for a server that is not ours.
     """
 
     admin_url: URL
     origin: Origin
+    restarter: Callable[[], None] | None = None
+
+    def crash_and_restart(self) -> None:
+        """End the server in immediate mode, as a crash would, and start it again; return once it answers.
+
+        Raises PostgresUnavailableError for a server that is not ours to restart.
+        """
+        if self.restarter is None:
+            raise PostgresUnavailableError("this server was not started here, so it is not restarted here")
+        self.restarter()
+
+    def end_sessions(self, url: str, *, only_idle_in_transaction: bool = False) -> int:
+        """End the sessions of clients in a database, as an administrator or a time-out would; return how many.
+
+        With ``only_idle_in_transaction`` those that hold a transaction open and say nothing, after every
+        statement under way has come to its end. Returns once they are gone.
+        """
+        query = (
+            "SELECT pid, state FROM pg_stat_activity "
+            "WHERE datname = %s AND backend_type = 'client backend' AND pid <> pg_backend_pid()"
+        )
+        ended: set[int] = set()
+        deadline = time.monotonic() + _STOP_SECONDS
+        with self._connect() as connection:
+            while time.monotonic() < deadline:
+                rows = connection.execute(query, (_database_name(url),)).fetchall()
+                if only_idle_in_transaction:
+                    rows = [(pid, state) for pid, state in rows if state is None or state != "idle"]
+                if not rows:
+                    return len(ended)
+                for pid, state in rows:
+                    if state != "active" or not only_idle_in_transaction:
+                        connection.execute("SELECT pg_terminate_backend(%s)", (pid,))
+                        ended.add(pid)
+                time.sleep(0.005)
+        raise PostgresUnavailableError("sessions of clients could not be ended")
 
     def create_database(self, *, template: str | None = None) -> str:
         """Create an empty database, or a copy of the one `template` (a URL) names; return its URL."""
@@ -114,6 +159,11 @@ class PostgresServer:
     def _connect(self) -> psycopg.Connection:
         dsn = self.admin_url.set(drivername="postgresql").render_as_string(hide_password=False)
         return psycopg.connect(dsn, autocommit=True, connect_timeout=10)
+
+
+def server_is_given() -> bool:
+    """Whether `running_postgres()` would use a server that runs already and is not ours to break."""
+    return bool(os.environ.get(URL_VARIABLE))
 
 
 @contextlib.contextmanager
@@ -156,10 +206,12 @@ def _started(settings: Mapping[str, str]) -> Iterator[PostgresServer]:
         stack.callback(shutil.rmtree, home, ignore_errors=True)
         programs, origin = _find_programs(account, home)
         _initialise(programs, home, account, settings)
-        stack.enter_context(_supervised(programs, home, account))
+        supervisor = stack.enter_context(_supervised(programs, home, account))
         query = {"host": str(home)}
         admin = URL.create("postgresql+psycopg", username=_SUPERUSER, database="postgres", query=query)
-        server = PostgresServer(admin, origin)
+        server = PostgresServer(
+            admin, origin, partial(_restart, supervisor, home, PostgresServer(admin, origin))
+        )
         _wait_until_it_answers(server, home)
         yield server
 
@@ -188,7 +240,7 @@ class _Account:
         return subprocess.Popen(
             ["/bin/sh", "-c", _SUPERVISOR, "postgres-supervisor", str(home), str(programs)],
             stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             cwd="/",
             user=self.uid,
@@ -309,10 +361,10 @@ def _initialise(programs: Path, home: Path, account: _Account, settings: Mapping
 
 
 @contextlib.contextmanager
-def _supervised(programs: Path, home: Path, account: _Account) -> Iterator[None]:
+def _supervised(programs: Path, home: Path, account: _Account) -> Iterator["subprocess.Popen[bytes]"]:
     with account.start_supervisor(home, programs) as supervisor:
         try:
-            yield
+            yield supervisor
         finally:
             assert supervisor.stdin is not None
             supervisor.stdin.close()
@@ -320,6 +372,17 @@ def _supervised(programs: Path, home: Path, account: _Account) -> Iterator[None]
                 supervisor.wait(_STOP_SECONDS)
             except subprocess.TimeoutExpired:
                 supervisor.kill()
+
+
+def _restart(supervisor: "subprocess.Popen[bytes]", home: Path, server: PostgresServer) -> None:
+    assert supervisor.stdin is not None
+    assert supervisor.stdout is not None
+    supervisor.stdin.write(b"restart\n")
+    supervisor.stdin.flush()
+    readable, _, _ = select.select([supervisor.stdout], [], [], _START_SECONDS)
+    if not readable or not supervisor.stdout.readline():
+        raise PostgresUnavailableError("PostgreSQL did not end in immediate mode")
+    _wait_until_it_answers(server, home)
 
 
 def _wait_until_it_answers(server: PostgresServer, home: Path) -> None:

@@ -24,6 +24,7 @@ from digest_pipeline.gateways.base import Gateway
 from digest_pipeline.keys import operation_key
 from digest_pipeline.lab.sandbox.faults import Fault, Rule
 from digest_pipeline.lab.sandbox.process import SandboxProcess
+from digest_pipeline.lab.time_shift import pass_time
 from digest_pipeline.ledger.engine import Ledger
 from digest_pipeline.ledger.schema import attempt, delivery
 from digest_pipeline.spec import Digest
@@ -46,21 +47,6 @@ LOOK_UP: Mapping[str, str] = {"idempotency": "none"}
 NEITHER: Mapping[str, str] = {"idempotency": "none", "look_up": "false"}
 BOTH: Mapping[str, str] = {}
 """What a gateway can do, as settings; ``match`` makes a sandbox behave like that too."""
-
-_INSTANTS = {
-    "delivery": (
-        "due_at",
-        "lease_ends",
-        "claimed_at",
-        "budget_from",
-        "ambiguous_at",
-        "absent_at",
-        "finished_at",
-    ),
-    "attempt": ("claimed_at", "ended_at"),
-    "rate_gate": ("next_free_at", "closed_until", "probe_at"),
-    "manifest": ("window_opens_at", "window_closes_at", "late_until"),
-}
 
 
 def key_of(number: int) -> str:
@@ -154,9 +140,7 @@ class Desk:
 
     def pass_time(self, seconds: float) -> None:
         """Move every instant in the ledger back: as if that much time had passed."""
-        for table, columns in _INSTANTS.items():
-            moved = ", ".join(f"{column} = {column} - :by" for column in columns)
-            self.sql(f"UPDATE {table} SET {moved}", by=int(seconds * MICROS))
+        pass_time(self.ledger, seconds)
 
     def close_window(self) -> None:
         """Let the delivery window be over."""

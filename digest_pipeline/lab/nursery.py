@@ -6,12 +6,14 @@ processes with connections of their own, which die of SIGKILL and stop of SIGSTO
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import select
 import signal
 import subprocess
 import sys
+import time
 import traceback
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -19,13 +21,17 @@ from types import TracebackType
 from typing import Any, Self, cast
 
 PATIENCE = 120.0
+_LOOK_EVERY = 0.002
 
 
 @dataclass(frozen=True)
 class Job:
     """What a child does: the whole of a period, or only the delivery of one that is frozen.
 
-    ``fault`` is what DIGEST_FAULT would be; ``report`` is where the child writes what it did.
+    ``fault`` is what DIGEST_FAULT would be; ``report`` is where the child writes what it did, or the
+    error that ended it. ``clock`` names the file of a ``time_shift.Clock`` it lives by. ``imports`` are
+    modules to import first, which may add kinds of gateways. ``again_for``: seconds for which a
+    delivery starts again each time it is done.
     """
 
     ledger: str
@@ -36,6 +42,9 @@ class Job:
     report: str
     fault: str | None = None
     only_deliver: bool = False
+    clock: str | None = None
+    imports: tuple[str, ...] = ()
+    again_for: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -52,20 +61,51 @@ class Child:
 
     def __init__(self, nursery: Nursery, pid: int, job: Job) -> None:
         self._nursery, self.pid, self.job = nursery, pid, job
+        self._ended: End | None = None
 
     def wait(self) -> End:
         """Return how it ended, or that it has stopped. Raises TimeoutError."""
-        return End(**self._nursery.order("wait", pid=self.pid))
+        end = self._look(PATIENCE)
+        if end is None:
+            raise TimeoutError(f"child {self.pid} has not ended: {self._nursery.last_words()}")
+        return end
+
+    def poll(self) -> End | None:
+        """Return how it ended, or that it has stopped, if it has since it was last asked."""
+        return self._look(0.0)
+
+    def _look(self, patience: float) -> End | None:
+        if self._ended is not None:
+            return self._ended
+        end = self._nursery.look(self.pid, patience)
+        if end is not None and not end.stopped:
+            self._ended = end
+        return end
 
     def send(self, number: signal.Signals) -> None:
+        """Send it a signal."""
         os.kill(self.pid, number)
+
+    def end(self) -> End:
+        """Kill it unless it has ended, and return how it did."""
+        while (end := self.poll()) is None or end.stopped:
+            self.send(signal.SIGKILL)
+            end = self.wait()
+        return end
 
     def report(self) -> dict[str, Any]:
         """Wait for its good end and return what it did."""
         end = self.wait()
         if end != End(code=0):
-            raise AssertionError(f"the child ended with {end}: {self._nursery.last_words()}")
-        return cast(dict[str, Any], json.loads(Path(self.job.report).read_text(encoding="utf-8")))
+            raise AssertionError(f"the child ended with {end}: {self.said()} {self._nursery.last_words()}")
+        return self.said()
+
+    def said(self) -> dict[str, Any]:
+        """Return what it has reported, or the error that ended it; empty if it was killed."""
+        try:
+            return cast(dict[str, Any], json.loads(Path(self.job.report).read_text(encoding="utf-8")))
+        except (FileNotFoundError, json.JSONDecodeError):
+            return {}
 
 
 class Nursery:
@@ -75,7 +115,7 @@ class Nursery:
         self._log = folder / "nursery.log"
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "digest_pipeline_tests.harness.nursery"],
+                [sys.executable, "-m", "digest_pipeline.lab.nursery"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -83,26 +123,33 @@ class Nursery:
             )
 
     def start(self, job: Job) -> Child:
-        return Child(self, self.order("start", job=asdict(job))["pid"], job)
+        """Start a job and return at once."""
+        return Child(self, self._order("start", job=asdict(job))["pid"], job)
 
     def run(self, job: Job) -> dict[str, Any]:
         """Run a job to its good end and return what it did."""
         return self.start(job).report()
 
-    def order(self, name: str, **values: Any) -> dict[str, Any]:
+    def look(self, pid: int, patience: float) -> End | None:
+        """Return how a child ended or stopped, within ``patience`` seconds; None if it runs on."""
+        answer = self._order("look", pid=pid, patience=patience)
+        return None if answer.pop("running", False) else End(**answer)
+
+    def last_words(self) -> str:
+        """Return the end of what the children wrote to standard error."""
+        return self._log.read_text(errors="replace")[-3000:]
+
+    def _order(self, name: str, **values: Any) -> dict[str, Any]:
         process = self._process
         assert process.stdin is not None
         assert process.stdout is not None
         process.stdin.write(json.dumps({"order": name, **values}).encode() + b"\n")
         process.stdin.flush()
-        readable, _, _ = select.select([process.stdout], [], [], PATIENCE)
+        readable, _, _ = select.select([process.stdout], [], [], PATIENCE + values.get("patience", 0.0))
         line = process.stdout.readline() if readable else b""
         if not line:
             raise TimeoutError(f"the nursery has not answered: {self.last_words()}")
         return cast(dict[str, Any], json.loads(line))
-
-    def last_words(self) -> str:
-        return self._log.read_text(errors="replace")[-3000:]
 
     def __enter__(self) -> Self:
         return self
@@ -120,12 +167,9 @@ class Nursery:
 def work(job: Job) -> dict[str, Any]:
     """Do what a run of the pipeline does, in this process."""
     from digest_pipeline.cleanup.clean import clean
-    from digest_pipeline.delivery.plan import SendPlan
-    from digest_pipeline.delivery.run import deliver, prepare
     from digest_pipeline.eligibility.compose import compose
     from digest_pipeline.eligibility.freeze import freeze
     from digest_pipeline.eligibility.source import Source
-    from digest_pipeline.installation import make_gateway
     from digest_pipeline.ledger.engine import Ledger
     from digest_pipeline.spec_loading import load_file
 
@@ -136,28 +180,51 @@ def work(job: Job) -> dict[str, Any]:
         ids = frozen.manifest_ids
         if not job.only_deliver:
             compose(ledger, source, digest, period, ids, job.run_id)
-        plan = SendPlan(digest, ids, make_gateway(digest), job.run_id, job.sender)
-        ledger.transact(lambda conn: prepare(conn, plan))
-        done = deliver(ledger, plan)
+        done = _deliver(job, ledger, digest, ids)
         cleaned = 0 if job.only_deliver else clean(ledger, digest, ids, job.run_id)
+    return {"created": frozen.created, **done, "cleaned": cleaned}
+
+
+def _deliver(job: Job, ledger: Any, digest: Any, ids: tuple[int, ...]) -> dict[str, Any]:
+    from digest_pipeline.delivery.plan import SendPlan
+    from digest_pipeline.delivery.run import deliver, prepare
+    from digest_pipeline.installation import make_gateway
+
+    until = time.monotonic() + job.again_for
+    while True:
+        plan = SendPlan(digest, ids, make_gateway(digest), job.run_id, job.sender)
+        ledger.transact(lambda conn, plan=plan: prepare(conn, plan))
+        done = deliver(ledger, plan)
+        if time.monotonic() >= until:
+            break
+        time.sleep(0.2)
     return {
-        "created": frozen.created,
         "accepted": done.accepted,
         "lost_claims": done.lost_claims,
         "expired": done.expired,
         "halted": done.halted,
         "out_of_time": done.out_of_time,
-        "cleaned": cleaned,
     }
 
 
 def _child(job: Job) -> None:
     from digest_pipeline import faults, telemetry
+    from digest_pipeline.lab.time_shift import Clock, live_by
 
     telemetry.configure_logging("ERROR")
+    for module in job.imports:
+        importlib.import_module(module)
+    if job.clock is not None:
+        live_by(Clock(Path(job.clock)))
     faults.arm(job.fault)
-    report = json.dumps(work(job))
-    Path(job.report).write_text(report, encoding="utf-8")
+    try:
+        report = work(job)
+    except Exception as error:
+        # The driver's own words: this is about a throw-away ledger.
+        known = f"{type(error).__name__}: {getattr(error, 'orig', error)}"
+        Path(job.report).write_text(json.dumps({"error": known}), encoding="utf-8")
+        raise
+    Path(job.report).write_text(json.dumps(report), encoding="utf-8")
 
 
 def _start(job: Job) -> int:
@@ -177,8 +244,18 @@ def _start(job: Job) -> int:
         os._exit(code)
 
 
-def _wait(pid: int) -> End:
-    _, status = os.waitpid(pid, os.WUNTRACED)
+def _look(pid: int, patience: float) -> dict[str, Any]:
+    until = time.monotonic() + patience
+    while True:
+        found, status = os.waitpid(pid, os.WUNTRACED | os.WNOHANG)
+        if found:
+            return asdict(_end(status))
+        if time.monotonic() >= until:
+            return {"running": True}
+        time.sleep(_LOOK_EVERY)
+
+
+def _end(status: int) -> End:
     if os.WIFSTOPPED(status):
         return End(signal=os.WSTOPSIG(status), stopped=True)
     if os.WIFSIGNALED(status):
@@ -199,15 +276,18 @@ def main() -> None:
     import digest_pipeline.eligibility.compose
     import digest_pipeline.eligibility.freeze
     import digest_pipeline.installation
+    import digest_pipeline.lab.time_shift
     import digest_pipeline.ledger.migrate  # noqa: F401
 
     for line in sys.stdin:
         order = json.loads(line)
         if order["order"] == "start":
-            answer: dict[str, Any] = {"pid": _start(Job(**order["job"]))}
+            job = Job(**order["job"] | {"imports": tuple(order["job"]["imports"])})
+            answer: dict[str, Any] = {"pid": _start(job)}
         else:
-            answer = asdict(_wait(order["pid"]))
-        print(json.dumps(answer), flush=True)
+            answer = _look(order["pid"], order["patience"])
+        sys.stdout.write(json.dumps(answer) + "\n")
+        sys.stdout.flush()
 
 
 if __name__ == "__main__":
