@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import click
 
-from digest_pipeline.cli.common import chosen, os_user, period_options
-from digest_pipeline.cli.output import json_option, say, show, show_rows
-from digest_pipeline.errors import InputError
+from digest_pipeline.cli.common import Command, chosen, os_user, period_options
+from digest_pipeline.cli.output import json_option, say, show
 from digest_pipeline.installation import open_ledger
-from digest_pipeline.ledger import letters
+from digest_pipeline.operations import key_files
 from digest_pipeline.operations import replay as replays
-from digest_pipeline.operations.decisions import Decision, Order, unique
+from digest_pipeline.operations.decisions import Decision, Order
 from digest_pipeline.operations.resolve import Verdict
 from digest_pipeline.operations.resolve import resolve as resolve_unknowns
 from digest_pipeline.settings import Settings
@@ -23,125 +22,87 @@ SHOWN = 50
 
 apply_option = click.option("--apply", is_flag=True, help="Do it. Without this, only say what would be done.")
 by_option = click.option(
-    "--by", default=None, help="Who decides; declared, not proven.  [default: the OS user]"
+    "--by", default=os_user, help="Who decides; declared, not proven.  [default: the OS user]"
 )
 reason_option = click.option("--reason", required=True, help="Why; written to the audit trail.")
-keys_option = click.option(
-    "--keys", required=True, multiple=True, help="An operation key, or @FILE with one a line; repeatable."
+_KEYS = "An operation key, or @FILE for a key file that `list --out` wrote; repeatable."
+keys_option = click.option("--keys", required=True, multiple=True, help=_KEYS)
+tenant_option = click.option(
+    "--tenant",
+    default=None,
+    help="Whose customers; needed with several tenants, unless the key file says it.",
 )
 
 
-@click.group("dead-letters")
-def dead_letters() -> None:
-    """Deliveries that stopped without a send."""
+def _needed(name: str, *parameter: str, help: str, multiple: bool = False) -> Callable[[Command], Command]:
+    """An option of `replay` itself: required, but not where a sub-command is named."""
+    return click.option(name, *parameter, default=None, multiple=multiple, help=f"{help}  [required]")
 
 
-@dead_letters.command("list")
-@period_options
-@click.option("--tenant", default=None, help="Only this tenant's.")
-@click.option("--class", "failure_class", default=None, help="Only of this failure class.")
-@click.option(
-    "--out", type=click.Path(path_type=Path, dir_okay=False), help="Write the keys here, for --keys @FILE."
-)
-@json_option
-def list_dead_letters(
-    digest_name: str,
-    label: str,
-    tenant: str | None,
-    failure_class: str | None,
-    out: Path | None,
-    as_json: bool,
-) -> None:
-    """List a period's dead letters: key, class, attempts."""
-    settings, digest, period = chosen(digest_name, label)
-    with open_ledger(settings) as ledger, ledger.read() as conn:
-        rows = letters.dead_letters(
-            conn, digest.name, period.label, tenant=tenant, failure_class=failure_class
-        )
-    fields = ("operation_key", "customer_id", "tenant", "state", "failure_class", "attempts")
-    _listed("dead letters", rows, fields, out, as_json)
-
-
-@click.group()
-def unknowns() -> None:
-    """Deliveries nobody knows the outcome of."""
-
-
-@unknowns.command("list")
-@period_options
-@click.option("--tenant", default=None, help="Only this tenant's.")
-@click.option(
-    "--out", type=click.Path(path_type=Path, dir_okay=False), help="Write the keys here, for --keys @FILE."
-)
-@json_option
-def list_unknowns(digest_name: str, label: str, tenant: str | None, out: Path | None, as_json: bool) -> None:
-    """List a period's unknowns: key, gateway, and why no evidence settles it."""
-    settings, digest, period = chosen(digest_name, label)
-    with open_ledger(settings) as ledger, ledger.read() as conn:
-        rows = letters.unknowns(conn, digest.name, period.label, tenant=tenant)
-    fields = ("operation_key", "customer_id", "tenant", "gateway", "account", "hold_reason", "attempts")
-    _listed("unknowns", rows, fields, out, as_json)
-
-
-def _listed(title: str, rows: list[Any], fields: tuple[str, ...], out: Path | None, as_json: bool) -> None:
-    if out is not None:
-        out.write_text("".join(f"{row.operation_key}\n" for row in rows), encoding="utf-8")
-        say.print(f"{len(rows)} keys written to {out}")
-    listed = [{name: row._mapping[name] for name in fields} for row in rows]
-    if as_json:
-        click.echo(json.dumps(listed))
-        return
-    show_rows(f"{title}: {len(listed)}", listed[:SHOWN])
-    if len(listed) > SHOWN:
-        say.print(f"{len(listed) - SHOWN} more: --json or --out FILE has all of them")
-    if not listed:
-        say.print(f"no {title}")
-
-
-@click.group()
-def replay() -> None:
-    """Try dead letters again, under their own keys."""
-
-
-@replay.command("order")
-@period_options
-@keys_option
-@reason_option
+@click.group(invoke_without_command=True)
+@_needed("--digest", "digest_name", help="Name of the digest.")
+@_needed("--period", "label", help="ISO week or a date in it: 2026-W42, 2026-10-14.")
+@_needed("--keys", help=_KEYS, multiple=True)
+@tenant_option
+@_needed("--reason", help="Why; written to the audit trail.")
 @by_option
 @click.option("--hours", default=24.0, show_default=True, help="How long the permission to send them lasts.")
 @apply_option
 @json_option
-def order_replay(
+@click.pass_context
+def replay(ctx: click.Context, /, **given: Any) -> None:
+    """Try a bounded set of dead letters again, under their own keys.
+
+    Without --apply it is a dry run. What was or may have been sent is refused by name. Nothing is sent
+    by this command itself: the next run of the period does that.
+    """
+    if ctx.invoked_subcommand is None:
+        _require_needed(ctx)
+        _order_replay(**given)
+    elif any(ctx.get_parameter_source(name) is not click.core.ParameterSource.DEFAULT for name in given):
+        raise click.UsageError(f"the options of replay are not those of replay {ctx.invoked_subcommand}")
+
+
+def _require_needed(ctx: click.Context) -> None:
+    for param in ctx.command.params:
+        if str(getattr(param, "help", "")).endswith("[required]") and not ctx.params[param.name or ""]:
+            raise click.MissingParameter(ctx=ctx, param=param)
+
+
+def _order_replay(
     digest_name: str,
     label: str,
     keys: tuple[str, ...],
+    tenant: str | None,
     reason: str,
-    by: str | None,
+    by: str,
     hours: float,
     apply: bool,
     as_json: bool,
 ) -> None:
-    """Order a replay of a bounded set of dead letters. What was or may have been sent is refused by name."""
-    settings, order = _order(digest_name, label, keys, reason, by)
+    settings, order = _order(digest_name, label, keys, tenant, reason, by, key_files.DEAD_LETTERS)
     with open_ledger(settings) as ledger:
         _tell(replays.replay(ledger, order, apply=apply, hours=hours), as_json)
 
 
 @replay.command("approve")
 @click.argument("number", type=int)
+@click.option("--reason", default="", help="Why; written to the audit trail beside the order's.")
 @by_option
+@apply_option
 @json_option
-def approve_replay(number: int, by: str | None, as_json: bool) -> None:
-    """Approve the replay with this NUMBER, which somebody else ordered."""
+def approve_replay(number: int, reason: str, by: str, apply: bool, as_json: bool) -> None:
+    """Approve the replay with this NUMBER, which somebody else ordered. Without --apply: what it would do."""
     settings = Settings.from_environment()
     with open_ledger(settings) as ledger:
-        who = by or os_user()
-        _tell(replays.approve(ledger, settings.digests(), number, who=who), as_json)
+        decision = replays.approve(ledger, settings.digests(), number, who=by, apply=apply, reason=reason)
+    _tell(decision, as_json)
 
 
 @click.command()
 @period_options
 @keys_option
+@tenant_option
 @click.option("--as", "verdict", type=click.Choice([v.value for v in Verdict]), required=True)
 @reason_option
 @by_option
@@ -151,56 +112,42 @@ def resolve(
     digest_name: str,
     label: str,
     keys: tuple[str, ...],
+    tenant: str | None,
     verdict: str,
     reason: str,
-    by: str | None,
+    by: str,
     apply: bool,
     as_json: bool,
 ) -> None:
     """Settle unknowns from what a person knows. not-sent can cause a second mail: say it only with evidence."""
-    settings, order = _order(digest_name, label, keys, reason, by)
+    settings, order = _order(digest_name, label, keys, tenant, reason, by, key_files.UNKNOWNS)
     with open_ledger(settings) as ledger:
         _tell(resolve_unknowns(ledger, order, Verdict(verdict), apply=apply), as_json)
 
 
 def _order(
-    digest_name: str, label: str, keys: tuple[str, ...], reason: str, by: str | None
+    digest_name: str,
+    label: str,
+    given: tuple[str, ...],
+    tenant: str | None,
+    reason: str,
+    by: str,
+    kind: str,
 ) -> tuple[Settings, Order]:
     settings, digest, period = chosen(digest_name, label)
-    return settings, Order(digest, period, _read_keys(keys), by or os_user(), reason)
-
-
-def _read_keys(given: tuple[str, ...]) -> tuple[str, ...]:
-    keys: list[str] = []
-    for one in given:
-        if not one.startswith("@"):
-            keys.append(one)
-            continue
-        try:
-            keys += Path(one[1:]).read_text(encoding="utf-8").splitlines()
-        except (OSError, UnicodeDecodeError) as error:
-            raise InputError(f"--keys: the file {one[1:]} cannot be read") from error
-    return unique(keys)
+    keys, tenant = key_files.chosen(given, digest, period, kind, tenant)
+    return settings, Order(digest, period, keys, by, reason, tenant)
 
 
 def _tell(decision: Decision, as_json: bool) -> None:
-    facts = {
-        "order": decision.kind,
-        "applied": decision.applied,
-        "changed" if decision.applied else "would_change": len(decision.changed),
-        "refused": len(decision.refused),
-        "refused_because": decision.reasons,
-        "waits_for_approval": decision.approval,
-    }
+    facts = decision.facts()
     if as_json:
         click.echo(json.dumps(facts | {"keys": decision.changed, "refused_keys": decision.refused}))
     else:
         show(decision.kind, facts, False)
         for key, reason in list(decision.refused.items())[:SHOWN]:
             say.print(f"refused {key}: {reason}", markup=False)
-        if decision.approval is not None:
-            say.print(f"somebody else approves it with: digest replay approve {decision.approval}")
-        elif not decision.applied:
-            say.print("nothing was changed; --apply does it")
+        for line in decision.notes():
+            say.print(line, markup=False)
     if decision.refused and not decision.changed:
         raise SystemExit(1)

@@ -1,4 +1,4 @@
-"""Commands that stop and protect: pause, resume, erase."""
+"""Commands that stop and protect: pause, resume, close, erase."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from dataclasses import asdict
 
 import click
 
-from digest_pipeline.cli.common import os_user
+from digest_pipeline.cli.common import chosen, period_options
 from digest_pipeline.cli.decide import apply_option, by_option, reason_option
 from digest_pipeline.cli.output import json_option, say, show
-from digest_pipeline.errors import InputError
-from digest_pipeline.gateways import registry
 from digest_pipeline.installation import open_ledger
 from digest_pipeline.operations import pause as pausing
+from digest_pipeline.operations.close import close_period
+from digest_pipeline.operations.decisions import require_signed
 from digest_pipeline.operations.erase import erase_customer
 from digest_pipeline.operations.pause import Scope
 from digest_pipeline.settings import Settings
@@ -34,16 +34,18 @@ def pause(
     tenant: str | None,
     gateway: str | None,
     reason: str,
-    by: str | None,
+    by: str,
     as_json: bool,
 ) -> None:
-    """Stop new sends of a digest, a tenant or a gateway. Calls under way end as they end."""
+    """Stop new sends of a digest, a tenant or a gateway. Calls under way end as they end.
+
+    At once and without --apply: stopping must be one step, and `digest resume` takes it back.
+    """
     settings = _known(digest_name)
     scope = Scope(digest_name, tenant, gateway)
-    if gateway is not None and gateway not in registry.KINDS:
-        raise InputError(f"no gateway kind {gateway!r}; there are: {', '.join(registry.KINDS)}")
     with open_ledger(settings) as ledger:
-        changed = pausing.pause(ledger, scope, who=by or os_user(), reason=reason)
+        pausing.require_known(ledger, scope, settings.digest(digest_name) if digest_name else None)
+        changed = pausing.pause(ledger, scope, who=by, reason=reason)
     show("pause", {"paused": " ".join(scope.row), "changed": changed}, as_json)
 
 
@@ -59,14 +61,17 @@ def resume(
     tenant: str | None,
     gateway: str | None,
     reason: str,
-    by: str | None,
+    by: str,
     as_json: bool,
 ) -> None:
-    """End a pause. What waited goes out with the next run, if its window is still open."""
+    """End a pause. What waited goes out with the next run, if its window is still open.
+
+    At once and without --apply, as the pause was: nothing is sent by this command itself.
+    """
     settings = _known(digest_name)
     scope = Scope(digest_name, tenant, gateway)
     with open_ledger(settings) as ledger:
-        changed = pausing.resume(ledger, scope, who=by or os_user(), reason=reason)
+        changed = pausing.resume(ledger, scope, who=by, reason=reason)
     show("resume", {"resumed": " ".join(scope.row), "changed": changed}, as_json)
 
 
@@ -75,6 +80,28 @@ def _known(digest_name: str | None) -> Settings:
     if digest_name is not None:
         settings.digest(digest_name)  # a pause of a misspelt name would pause nothing
     return settings
+
+
+@click.command()
+@period_options
+@reason_option
+@by_option
+@apply_option
+@json_option
+def close(digest_name: str, label: str, reason: str, by: str, apply: bool, as_json: bool) -> None:
+    """End what still waits of a period whose window is over: dead letters of class window, no longer held.
+
+    They keep their content and key, so that a replay can still send them. Unknowns stay unknown.
+    """
+    settings, digest, period = chosen(digest_name, label)
+    require_signed("closing a period", by, reason)
+    with open_ledger(settings) as ledger:
+        done = close_period(ledger, digest, period, who=by, reason=reason, apply=apply)
+    ended = {"ended" if done.applied else "would_end": done.ended}
+    facts = {"digest": digest.name, "period": period.label, **ended, "applied": done.applied}
+    show("close", facts, as_json)
+    if not done.applied and not as_json:
+        say.print("nothing was changed; --apply does it")
 
 
 @click.command()
@@ -90,7 +117,7 @@ def erase(
     digest_name: str | None,
     tenant: str | None,
     reason: str,
-    by: str | None,
+    by: str,
     apply: bool,
     as_json: bool,
 ) -> None:
@@ -102,7 +129,7 @@ def erase(
             customer_id,
             digest=digest_name,
             tenant=tenant,
-            who=by or os_user(),
+            who=by,
             reason=reason,
             apply=apply,
         )

@@ -8,6 +8,7 @@ from digest_pipeline.defs.checks import checks_of
 from digest_pipeline.defs.closing_assets import cleaned_digest_rows, reconciliation_report
 from digest_pipeline.defs.delivery_asset import delivery_outcomes
 from digest_pipeline.defs.jobs import checks_job, period_job, schedule_of
+from digest_pipeline.defs.operator_jobs import operator_jobs
 from digest_pipeline.defs.resources import Installation
 from digest_pipeline.defs.selection_assets import digest_rows, eligible_customers
 from digest_pipeline.spec import Digest
@@ -23,7 +24,9 @@ def build_definitions(digests: dict[str, Digest]) -> dg.Definitions:
 
 
 def _shared() -> dg.Definitions:
-    return dg.Definitions(resources={"installation": Installation()}, executor=dg.in_process_executor)
+    return dg.Definitions(
+        jobs=operator_jobs(), resources={"installation": Installation()}, executor=dg.in_process_executor
+    )
 
 
 def _of_one(digest: Digest) -> dg.Definitions:

@@ -8,6 +8,7 @@ from digest_pipeline.errors import InputError
 from digest_pipeline.ledger import audit, reads
 from digest_pipeline.ledger.audit import Action
 from digest_pipeline.ledger.engine import Ledger
+from digest_pipeline.operations.decisions import require_signed
 from digest_pipeline.periods import Period
 from digest_pipeline.spec import Digest
 
@@ -21,8 +22,7 @@ def allow_late(
     """Let a period be sent for some hours although its window has closed; returns whether that changed
     anything. Written to the audit trail with its reason. A period whose window is open is left alone.
     """
-    if not reason.strip():
-        raise InputError("sending late needs a reason: it is written to the audit trail")
+    require_signed("sending late", who, reason)
     if not 0 < hours <= MOST_HOURS:
         raise InputError(f"a permission lasts from 0 to {MOST_HOURS} hours, not {hours:g}")
 

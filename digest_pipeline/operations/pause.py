@@ -7,9 +7,12 @@ from dataclasses import dataclass
 from sqlalchemy import Connection
 
 from digest_pipeline.errors import InputError
-from digest_pipeline.ledger import audit, pauses
+from digest_pipeline.gateways import registry
+from digest_pipeline.ledger import audit, pauses, reads
 from digest_pipeline.ledger.audit import Action
 from digest_pipeline.ledger.engine import Ledger
+from digest_pipeline.operations.decisions import require_signed
+from digest_pipeline.spec import Digest
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,16 +37,33 @@ class Scope:
 
 def pause(ledger: Ledger, scope: Scope, *, who: str, reason: str) -> bool:
     """Stop new sends in a scope; False when it was paused already. Audited."""
-    if not reason.strip():
-        raise InputError("a pause needs a reason: it is written to the audit trail")
+    require_signed("a pause", who, reason)
     return ledger.transact(lambda conn: _change(conn, "pause", scope, who, reason))
 
 
 def resume(ledger: Ledger, scope: Scope, *, who: str, reason: str) -> bool:
     """Let a scope send again; False when it was not paused. Audited."""
-    if not reason.strip():
-        raise InputError("ending a pause needs a reason: it is written to the audit trail")
+    require_signed("ending a pause", who, reason)
     return ledger.transact(lambda conn: _change(conn, "resume", scope, who, reason))
+
+
+def require_known(ledger: Ledger, scope: Scope, digest: Digest | None) -> None:
+    """Raise InputError for a gateway or a tenant that is not there: a pause of a misspelt name stops nobody.
+
+    ``digest``: the one that the scope names. Before its first period is frozen, any tenant may exist.
+    """
+    if scope.gateway is not None and scope.gateway not in registry.KINDS:
+        raise InputError(f"no gateway kind {scope.gateway!r}; there are: {', '.join(registry.KINDS)}")
+    if scope.tenant is None or digest is None:
+        return
+    with ledger.read() as conn:
+        headers = reads.headers(conn, reads.other_manifest_ids(conn, digest.name, ()))
+    single = digest.single_tenant
+    tenants = {header.tenant for header in headers} if single is None else {single}
+    if tenants and scope.tenant not in tenants:
+        raise InputError(
+            f"{digest.name} has no tenant {scope.tenant!r}; there are: {', '.join(sorted(tenants))}"
+        )
 
 
 def _change(conn: Connection, kind: str, scope: Scope, who: str, reason: str) -> bool:

@@ -7,10 +7,10 @@ from typing import Any
 
 from sqlalchemy import Connection, Row
 
-from digest_pipeline.ledger import audit, letters, transitions
+from digest_pipeline.ledger import audit, transitions
 from digest_pipeline.ledger.audit import Action
 from digest_pipeline.ledger.engine import Ledger
-from digest_pipeline.operations.decisions import Decision, Order
+from digest_pipeline.operations.decisions import Decision, Order, judge
 from digest_pipeline.outcomes import Proof
 from digest_pipeline.states import State
 
@@ -35,25 +35,24 @@ def resolve(ledger: Ledger, order: Order, verdict: Verdict, *, apply: bool) -> D
     order.require_bounds(CAP)
     if not apply:
         with ledger.read() as conn:
-            good, refused = _judge(conn, order)
-        return Decision("resolve", False, [row.operation_key for row in good], refused)
+            good, refused = judge(conn, order, _why_not)
+        return Decision("resolve", False, order, [row.operation_key for row in good], refused)
     return ledger.transact(lambda conn: _apply(conn, order, verdict))
 
 
 def _apply(conn: Connection, order: Order, verdict: Verdict) -> Decision:
-    good, refused = _judge(conn, order)
+    good, refused = judge(conn, order, _why_not)
     rows = [{"manifest_id": row.manifest_id, "ordinal": row.ordinal, "token": row.token} for row in good]
     moved = _move(conn, verdict, rows)
     changed = [row.operation_key for row in good if row.token in moved]
     for row in good:
         if row.token not in moved:
-            refused[row.operation_key] = "evidence settled it meanwhile"
+            refused[row.operation_key] = "evidence, or somebody else, settled it meanwhile"
     if changed:
-        action = Action(
-            "resolve", order.who, order.reason, order.digest.name, order.period.label, None, changed
-        )
+        name, label = order.digest.name, order.period.label
+        action = Action("resolve", order.who, order.reason, name, label, order.tenant, changed)
         audit.record(conn, action, {"as": str(verdict), "resolved": len(changed)})
-    return Decision("resolve", True, changed, refused)
+    return Decision("resolve", True, order, changed, refused)
 
 
 def _move(conn: Connection, verdict: Verdict, rows: list[dict[str, Any]]) -> set[int]:
@@ -67,12 +66,5 @@ def _move(conn: Connection, verdict: Verdict, rows: list[dict[str, Any]]) -> set
             return transitions.write_off(conn, rows)
 
 
-def _judge(conn: Connection, order: Order) -> tuple[list[Row[Any]], dict[str, str]]:
-    found = letters.by_keys(conn, order.digest.name, order.period.label, order.keys)
-    good = [row for row in found.values() if row.state == State.UNKNOWN]
-    refused = {
-        key: "not a delivery of this period" if key not in found else f"it is {found[key].state}"
-        for key in order.keys
-        if key not in found or found[key].state != State.UNKNOWN
-    }
-    return good, refused
+def _why_not(row: Row[Any]) -> str | None:
+    return None if row.state == State.UNKNOWN else f"it is {row.state}"

@@ -129,6 +129,7 @@ def test_a_week_is_frozen_sent_reported_and_checked_by_one_command(ran, label):
 
 
 def test_weeks_on_either_side_of_a_years_end_share_no_key(shell):
+    """PER-01."""
     keys = [str(key) for (key,) in in_ledger(shell, "SELECT operation_key FROM manifest_entry")]
     assert len(keys) == len(set(keys))
     assert {key.split(":")[1] for key in keys} >= {"1997-W52", "1998-W01"}
@@ -334,6 +335,7 @@ def test_a_ledger_that_was_never_migrated_says_how_to_make_it(tmp_path, command)
 
 @pytest.mark.parametrize("arguments", [("db", "upgrade"), ("run", *NAMED, WEEKS[0])], ids=["upgrade", "run"])
 def test_a_server_that_does_not_answer_is_one_line_and_no_password(tmp_path, arguments):
+    """SEC-01."""
     url = f"postgresql://digest:s3cret@127.0.0.1:{free_port()}/digests"
     said = Shell(tmp_path, {"DIGEST_LEDGER_URL": url}).run(*arguments)
     assert said.code == 1
@@ -392,6 +394,7 @@ def test_a_week_whose_window_has_closed_is_held_until_somebody_says_why_it_may_g
 
 
 def test_a_ledger_of_another_environment_sends_nothing_until_it_is_bound_again(tmp_path, source):
+    """DUP-26."""
     shell = Shell(
         tmp_path,
         {"DIGEST_SOURCE_URL": source, "DIGEST_SANDBOX_URL": f"http://127.0.0.1:{free_port()}"},

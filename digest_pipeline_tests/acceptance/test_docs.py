@@ -1,13 +1,24 @@
-"""The pages that are drawn from the code say what the code says."""
+"""The pages say what the code says: those drawn from it, and the commands and names in all of them."""
 
 from __future__ import annotations
 
 import importlib.util
 import re
+import shlex
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
+import click
 import pytest
+
+from digest_pipeline.cli.main import cli
+from digest_pipeline.defs.checks import CHECKS
+from digest_pipeline.ledger.schema import operator_action
+from digest_pipeline.outcomes import FailureClass
+from digest_pipeline.reconciliation.invariants import provider_lists_what_it_accepted
+from digest_pipeline.spec import Retention
+from digest_pipeline.states import HoldReason, State, SuppressionReason
 
 ROOT = Path(__file__).parents[2]
 
@@ -36,3 +47,93 @@ def test_every_relative_link_of_a_page_leads_somewhere(page: str) -> None:
     file = ROOT / page
     links = re.findall(r"\]\((?!https?://|#)([^)#]+)", file.read_text(encoding="utf-8"))
     assert [link for link in links if not (file.parent / link).exists()] == []
+
+
+SHORT = {"D P": "--digest customer_digest --period 2026-W42", "NUMBER": "8"}
+"""What the runbook abbreviates, and says so."""
+
+
+def _mentioned(page: str) -> Iterator[tuple[str, bool]]:
+    """Every command of a page, and whether it stands in a block to be typed as it is."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    for block in re.findall(r"^```\n(.*?)^```", text, re.M | re.S):
+        for line in block.splitlines():
+            if line.startswith(("digest ", "$ digest ")):
+                yield line.removeprefix("$ ").partition("  #")[0].strip(), True
+    prose = re.sub(r"^```.*?^```", "", text, flags=re.M | re.S)
+    for mention in re.findall(r"`(digest [^`]+)`", prose):
+        yield mention, False
+
+
+MENTIONED = [
+    pytest.param(command, whole, id=f"{page}: {command}")
+    for page in ("README.md", "docs/runbook.md", "docs/contract.md", "docs/configuration.md")
+    for command, whole in dict.fromkeys(_mentioned(page))
+]
+
+
+def _parse(command: str) -> None:
+    """Parse a command as click does, down to its last sub-command, and execute nothing."""
+    for short, long in SHORT.items():
+        command = re.sub(rf"(?<!\S){short}(?!\S)", long, command)
+    args = shlex.split(command)[1:]
+    found: click.Command = cli
+    context = cli.make_context("digest", args)
+    while isinstance(found, click.Group):
+        rest = [*context._protected_args, *context.args]
+        if not rest:
+            return
+        name, inner, rest = found.resolve_command(context, rest)
+        assert inner is not None
+        context, found = inner.make_context(name, rest, parent=context), inner
+
+
+@pytest.mark.parametrize(("command", "whole"), MENTIONED)
+def test_every_command_that_a_page_mentions_exists_with_those_options(command: str, whole: bool) -> None:
+    """In a block it is whole; in a sentence what it requires may be left out, but nothing is made up."""
+    try:
+        _parse(command)
+    except click.MissingParameter:
+        assert not whole, f"{command}: something required is missing"
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    ["digest nosuch", "digest replay --period 2026-W42 --key x", "digest db rebind --lost", "digest replay order D P"],
+)  # fmt: skip
+def test_a_command_that_does_not_exist_is_noticed(wrong: str) -> None:
+    with pytest.raises(click.UsageError) as noticed:
+        _parse(wrong)
+    assert not isinstance(noticed.value, click.MissingParameter)
+
+
+def _in_backticks(page: str) -> str:
+    return "\n".join(re.findall(r"`([^`\n]+)`", (ROOT / page).read_text(encoding="utf-8")))
+
+
+@pytest.mark.parametrize(
+    "met",
+    [
+        *State,
+        *HoldReason,
+        *SuppressionReason,
+        *FailureClass,
+        *(check.name for check in CHECKS),
+        provider_lists_what_it_accepted.__name__,
+    ],
+    ids=str,
+)
+def test_the_runbook_has_whatever_a_person_can_meet(met: str) -> None:
+    assert re.search(rf"\b{met}\b", _in_backticks("docs/runbook.md"))
+
+
+@pytest.mark.parametrize("field", Retention.model_fields)
+def test_the_contract_tells_each_retention_with_its_default(field: str) -> None:
+    days = Retention.model_fields[field].default
+    text = (ROOT / "docs" / "contract.md").read_text(encoding="utf-8")
+    assert f"`retention.{field}` ({days})" in text
+
+
+@pytest.mark.parametrize("column", [column.name for column in operator_action.columns])
+def test_the_contract_tells_each_field_of_the_audit_trail(column: str) -> None:
+    assert re.search(rf"\b{column}\b", _in_backticks("docs/contract.md"))

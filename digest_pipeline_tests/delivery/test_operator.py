@@ -9,7 +9,8 @@ from digest_pipeline.errors import InputError, UnknownKeyError
 from digest_pipeline.lab.sandbox.faults import Fault
 from digest_pipeline.operations.decisions import Order
 from digest_pipeline.operations.erase import erase_customer
-from digest_pipeline.operations.pause import Scope, pause, resume
+from digest_pipeline.operations.late import allow_late
+from digest_pipeline.operations.pause import Scope, pause, require_known, resume
 from digest_pipeline.operations.replay import approve, replay
 from digest_pipeline.operations.resolve import Verdict, resolve
 from digest_pipeline_tests.harness.delivering import LOOK_UP, NEITHER, REPLAYS, assert_once_each, key_of
@@ -54,6 +55,7 @@ def test_a_replay_is_a_dry_run_unless_it_is_applied(open_desk):
 
 
 def test_what_was_or_may_have_been_sent_is_refused_by_name_and_stops_nobody_else(open_desk):
+    """DUP-28."""
     desk = open_desk(5, can=NEITHER)
     desk.script(REFUSED, 2)
     desk.script(TAKEN, 3)
@@ -69,10 +71,48 @@ def test_what_was_or_may_have_been_sent_is_refused_by_name_and_stops_nobody_else
         "tiny_digest:2025-W10:nobody": "not a delivery of this period",
     }
     again = replay(desk.ledger, order(desk, 2), apply=True)
-    assert again.refused == {key_of(2): "it waits to be sent already"}
+    assert again.refused == {key_of(2): "it is being replayed already"}
+
+
+def test_an_address_among_the_keys_is_refused_without_being_repeated(open_desk):
+    desk = open_desk(1)
+    keys = ("reader-1@example.test", "a key", key_of(1))
+    decision = replay(
+        desk.ledger, Order(desk.digest, desk.digest.period(LABEL), keys, "ann", "why"), apply=False
+    )
+    assert decision.refused == {
+        "number 1 of the keys": "not an operation key",
+        "number 2 of the keys": "not an operation key",
+        key_of(1): "it waits to be sent already",
+    }
+
+
+def test_what_a_person_called_sent_is_not_replayed(open_desk):
+    desk = open_desk(3, can=NEITHER)
+    desk.script(TAKEN, 2)
+    desk.deliver()
+    resolve(desk.ledger, order(desk, 2), Verdict.SENT, apply=True)
+    assert replay(desk.ledger, order(desk, 2), apply=True).refused == {key_of(2): "it is sent"}
+
+
+def test_what_waits_of_its_own_is_told_from_what_a_replay_let_go(open_desk):
+    desk = open_desk(2)
+    desk.script(REFUSED, 1)
+    desk.script(Fault.UNAVAILABLE_503, 2)
+    desk.deliver()
+    desk.sql(
+        "UPDATE delivery SET state = 'retry', finished_at = NULL, proof = NULL, due_at = 0 WHERE ordinal = 2"
+    )
+    desk.sql("DELETE FROM attempt WHERE ordinal = 2")
+    replay(desk.ledger, order(desk, 1), apply=True)
+    assert replay(desk.ledger, order(desk, 1, 2), apply=True).refused == {
+        key_of(1): "it is being replayed already",
+        key_of(2): "it waits to be sent already",
+    }
 
 
 def test_of_two_replays_of_one_letter_at_once_one_wins(open_desk):
+    """DUP-29."""
     desk = open_desk(3)
     desk.script(REFUSED, 2)
     desk.deliver()
@@ -112,6 +152,7 @@ def test_a_replay_after_the_window_has_closed_is_sent_and_nothing_else_of_the_pe
     ],
 )
 def test_an_order_without_bounds_is_refused_before_anything_is_written(open_desk, keys, who, reason, says):
+    """SEC-14."""
     desk = open_desk(1)
     with pytest.raises(InputError, match=says):
         replay(desk.ledger, Order(desk.digest, desk.digest.period(LABEL), keys, who, reason), apply=True)
@@ -119,6 +160,7 @@ def test_an_order_without_bounds_is_refused_before_anything_is_written(open_desk
 
 
 def test_above_the_configured_count_somebody_else_has_to_approve(open_desk):
+    """SEC-14."""
     desk = open_desk(3, replay={"approve_above": 1})
     desk.script(REFUSED, 1, 2)
     desk.deliver()
@@ -126,14 +168,46 @@ def test_above_the_configured_count_somebody_else_has_to_approve(open_desk):
     assert (proposed.applied, desk.counts()["failed"]) == (False, 2)
     digests = {desk.digest.name: desk.digest}
     assert proposed.approval is not None
-    with pytest.raises(InputError, match="somebody else"):
-        approve(desk.ledger, digests, proposed.approval, who="ann")
-    done = approve(desk.ledger, digests, proposed.approval, who="bob")
+    for herself in ("ann", "Ann", " ann "):
+        with pytest.raises(InputError, match="somebody else"):
+            approve(desk.ledger, digests, proposed.approval, who=herself, apply=True)
+    dry = approve(desk.ledger, digests, proposed.approval, who="bob", apply=False)
+    assert (dry.applied, dry.changed, dry.order.who) == (False, [key_of(1), key_of(2)], "ann")
+    assert dry.notes() == ["nothing was changed; --apply does it"]
+    assert desk.counts()["failed"] == 2
+    done = approve(desk.ledger, digests, proposed.approval, who="bob", apply=True, reason="I looked")
     assert sorted(done.changed) == [key_of(1), key_of(2)]
     with pytest.raises(InputError, match="no replay number"):
-        approve(desk.ledger, digests, proposed.approval, who="bob")
+        approve(desk.ledger, digests, proposed.approval, who="bob", apply=True)
+    asked, carried_out = actions(desk)
+    assert (asked.approver, json.loads(asked.effect)["status"]) == ("bob", "approved")
+    assert (carried_out.who, carried_out.approver) == ("ann", "bob")
+    assert json.loads(carried_out.effect) == {
+        "replayed": 2,
+        "order": asked.id,
+        "approved_because": "I looked",
+    }
     desk.deliver(run_id="run-2")
     assert_once_each(desk, range(1, 4))
+
+
+def test_an_order_that_comes_to_nothing_does_not_wait_for_anybody(open_desk):
+    desk = open_desk(3, replay={"approve_above": 1})
+    desk.deliver()
+    decision = replay(desk.ledger, order(desk, 1, 2), apply=True)
+    assert (decision.approval, len(decision.refused)) == (None, 2)
+    assert actions(desk) == []
+
+
+def test_an_approval_judges_anew_what_has_happened_since(open_desk):
+    desk = open_desk(3, replay={"approve_above": 1})
+    desk.script(REFUSED, 1, 2)
+    desk.deliver()
+    number = replay(desk.ledger, order(desk, 1, 2), apply=True).approval
+    assert number is not None
+    erase(desk, 1)
+    done = approve(desk.ledger, {desk.digest.name: desk.digest}, number, who="bob", apply=True)
+    assert (done.changed, done.refused) == ([key_of(2)], {key_of(1): "the customer was erased"})
 
 
 @pytest.mark.parametrize(
@@ -176,6 +250,7 @@ def test_a_pause_of_another_digest_or_tenant_stops_nobody(open_desk):
 
 
 def test_an_erased_customer_is_never_sent_to_and_leaves_no_address_behind(open_desk):
+    """SEC-16."""
     desk = open_desk(4, can=REPLAYS)
     desk.script(TAKEN, 2)
     desk.script(REFUSED, 3)
@@ -195,6 +270,7 @@ def test_an_erased_customer_is_never_sent_to_and_leaves_no_address_behind(open_d
 
 
 def test_an_erased_customer_who_waited_is_cancelled_and_one_in_doubt_settles_by_a_look_up_alone(open_desk):
+    """SEC-16."""
     desk = open_desk(3, can=LOOK_UP)
     desk.script(TAKEN, 2)
     desk.script(Fault.UNAVAILABLE_503, 3, attempts=9)
@@ -211,6 +287,44 @@ def test_an_erased_customer_who_waited_is_cancelled_and_one_in_doubt_settles_by_
     desk.deliver(run_id="run-2")
     assert desk.row(2).state == "sent"
     assert len(list(desk.sandbox.oracle().acceptances(key_of(2)))) == 1
+
+
+@pytest.mark.parametrize(
+    ("scope", "says"),
+    [
+        (Scope(gateway="sandbx"), "there are: .*sandbox"),
+        (Scope("tiny_digest", "acem"), "there are: default"),
+    ],
+)
+def test_a_pause_of_a_misspelt_name_is_refused_since_it_would_stop_nobody(open_desk, scope, says):
+    desk = open_desk(1)
+    with pytest.raises(InputError, match=says):
+        require_known(desk.ledger, scope, desk.digest)
+
+
+@pytest.mark.parametrize("act", ["pause", "resume", "erase", "late"])
+def test_nobody_and_no_reason_are_refused_by_every_action(open_desk, act):
+    desk = open_desk(1)
+    period = desk.digest.period(LABEL)
+
+    def do(who, reason):
+        match act:
+            case "pause":
+                pause(desk.ledger, Scope("tiny_digest"), who=who, reason=reason)
+            case "resume":
+                resume(desk.ledger, Scope("tiny_digest"), who=who, reason=reason)
+            case "erase":
+                erase_customer(
+                    desk.ledger, "customer-001", digest=None, tenant=None, who=who, reason=reason, apply=True
+                )
+            case "late":
+                allow_late(desk.ledger, desk.digest, period, who=who, reason=reason, hours=1)
+
+    with pytest.raises(InputError, match="reason"):
+        do("ann", " ")
+    with pytest.raises(InputError, match="--by"):
+        do(" ", "why")
+    assert actions(desk) == []
 
 
 def test_erasing_nobody_is_refused(open_desk):

@@ -235,6 +235,7 @@ def test_a_refused_account_in_the_middle_keeps_what_was_sent(open_rim):
 
 @on_sqlite
 def test_a_copied_ledger_sends_nothing(open_rim, monkeypatch):
+    """DUP-26."""
     rim = open_rim()
     monkeypatch.setenv("DIGEST_ENVIRONMENT", "staging")
     done = rim.materialise()

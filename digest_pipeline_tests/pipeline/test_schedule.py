@@ -88,6 +88,7 @@ def test_a_tick_that_the_daemon_takes_late_still_names_its_own_week(tmp_path):
 
 
 def test_the_same_tick_asks_once_and_another_tick_asks_again(tmp_path):
+    """LOST-14."""
     digest = tiny_spec(tmp_path)
     monday = datetime(2026, 3, 9, 7, tzinfo=ZoneInfo(BERLIN))
     assert answer(digest, monday).run_key == answer(digest, monday.astimezone(UTC)).run_key
