@@ -30,6 +30,7 @@ def sends(desk, number):
 @pytest.mark.parametrize("fault", [TAKEN, NOT_TAKEN])
 @pytest.mark.parametrize("can", [REPLAYS, BOTH])
 def test_where_keys_replay_the_same_bytes_go_again_under_the_same_key(open_desk, can, fault):
+    """SEC-06, CLS-11."""
     desk = open_desk(4, can=can)
     desk.script(fault, 2)
     desk.deliver()

@@ -70,6 +70,7 @@ def test_a_look_up_is_not_repeated_behind_the_rate_gate_either():
 
 
 def test_a_redirect_is_not_followed():
+    """SEC-10."""
     (outcome,), server = outcome_of(answer(302, b"", "Location: /elsewhere\r\n"), answer(200, b'{"id": "x"}'))
     assert isinstance(outcome, AccountRefused)
     assert len(server.requests) == 1

@@ -56,6 +56,7 @@ STATUSES = [
 
 @pytest.mark.parametrize(("status", "body", "kind"), STATUSES)
 def test_each_status_means_what_the_table_says(status, body, kind):
+    """CLS-03."""
     (outcome,), _ = outcome_of(answer(status, b"" if status == 204 else body))
     assert type(outcome) is kind
 

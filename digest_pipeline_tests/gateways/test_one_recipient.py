@@ -28,6 +28,7 @@ ADDRESS_LIKE = st.one_of(
     st.lists(st.tuples(st.sampled_from(["Bcc", "To", "X-A", "cC", "List-Id"]), TEXT)),
 )
 def test_what_can_be_sent_has_exactly_one_address_and_it_is_the_envelopes(recipient, name, text, headers):
+    """SEC-04, SEC-12."""
     sent = Envelope("d:p:c", recipient, Message("a@b.test", name, "s", text, text, tuple(headers)))
     if unsendable(sent) is None:
         body = json.loads(serialise(sent))
@@ -46,6 +47,7 @@ def test_the_same_envelope_has_the_same_bytes(name, text):
 
 
 def test_a_second_address_is_refused_before_the_wire_for_its_own_message_only(sandbox):
+    """SEC-04."""
     two = envelope("2", recipient="a@example.test, b@example.test")
     outcomes = send_batch(gateway_to(sandbox), [envelope("1"), two, envelope("3")])
     assert outcomes[1] == Refused(FailureClass.RECIPIENT, "the recipient is not one plain address")
@@ -53,6 +55,7 @@ def test_a_second_address_is_refused_before_the_wire_for_its_own_message_only(sa
 
 
 def test_the_provider_sees_one_recipient_in_each_message_of_a_batch(sandbox):
+    """SEC-04."""
     send_batch(gateway_to(sandbox), envelopes(200))
     oracle = sandbox.oracle()
     assert oracle.recipients_other_than_one() == 0

@@ -28,6 +28,7 @@ from digest_pipeline.addresses import (
     ],
 )
 def test_an_ascii_address_is_sent_as_it_stands_but_for_the_domains_case_and_dot(raw, sent):
+    """INP-06."""
     assert check_address(raw) == Address(sent, sent.rpartition("@")[2], False)
 
 
@@ -68,6 +69,7 @@ def test_a_missing_address_says_so(raw):
     ],
 )
 def test_what_is_not_one_address_is_invalid(raw):
+    """INP-06."""
     assert check_address(raw) == Rejection(AddressProblem.INVALID)
 
 
@@ -81,10 +83,12 @@ def test_what_is_not_one_address_is_invalid(raw):
     ],
 )
 def test_quoted_local_parts_and_literals_are_unsupported_so_no_other_domain_is_ever_contacted(raw):
+    """SEC-12."""
     assert check_address(raw) == Rejection(AddressProblem.UNSUPPORTED)
 
 
 def test_a_local_part_outside_ascii_needs_smtputf8_and_a_domain_does_not():
+    """INP-04."""
     assert check_address("jörg@example.test") == Address("jörg@example.test", "example.test", True)
     assert check_address("jo@bücher.example") == Address(
         "jo@xn--bcher-kva.example", "xn--bcher-kva.example", False
@@ -97,6 +101,7 @@ def test_a_decomposed_local_part_is_composed():
 
 
 def test_one_normalisation_matches_case_trailing_dot_and_a_labels():
+    """INP-15."""
     assert normalise_address("Ann@EXAMPLE.test") == normalise_address("ann@example.test")
     assert normalise_address("ann@example.test.") == normalise_address("ann@example.test")
     assert normalise_address("Ann@BÜCHER.example") == normalise_address("ann@xn--bcher-kva.example")

@@ -31,6 +31,7 @@ def test_keys_keep_their_form_because_ledgers_hold_them(parts, key):
 
 
 def test_nothing_but_digest_period_tenant_and_customer_feeds_a_key():
+    """DUP-01."""
     assert list(inspect.signature(operation_key).parameters) == ["digest", "period", "tenant", "customer"]
 
 

@@ -56,6 +56,7 @@ def bodies(data: bytes) -> list[tuple[str, str]]:
     ],
 )
 def test_any_name_makes_exactly_one_recipient(name):
+    """INP-03."""
     (found,) = parsed(to_mime(message(to_name=name.strip()), "ann@example.com"))["To"].addresses
     assert (found.display_name, found.addr_spec) == (name.strip(), "ann@example.com")
 
@@ -76,6 +77,7 @@ def test_a_name_beyond_ascii_is_encoded_in_short_words_and_makes_one_recipient(n
 @pytest.mark.parametrize("name", ["Ann\r\nBcc: x@evil.test", "Ann\nB", "Ann\x00", "a  b", "Z\ud83d"])
 @pytest.mark.parametrize("field", ["to_name", "subject"])
 def test_a_name_or_subject_that_is_not_one_clean_line_is_refused(field, name):
+    """INP-01."""
     with pytest.raises(InputError) as caught:
         to_mime(message(**{field: name}), "ann@example.com")
     assert "evil" not in str(caught.value)
@@ -116,6 +118,7 @@ def test_a_recipient_that_is_not_one_plain_address_is_refused_without_being_quot
 
 
 def test_a_local_part_beyond_ascii_goes_out_as_it_is_and_only_there():
+    """INP-04."""
     data = to_mime(message(to_name="Jörg"), "jörg@bücher.example")
     assert " <jörg@xn--bcher-kva.example>\r\n".encode() in data
     assert to_mime(message(to_name="Jörg"), "jorg@bücher.example").isascii()
@@ -137,6 +140,7 @@ def test_keys_and_addresses_of_machines_stay_on_one_line():
     ],
 )
 def test_bodies_are_the_same_after_decoding_and_the_wire_is_strict(body):
+    """INP-12."""
     data = to_mime(message(text=body, html=body), "ann@example.com")
     assert bodies(data) == [("text/plain", body), ("text/html", body)]
     assert b"\n" not in data.replace(b"\r\n", b"")

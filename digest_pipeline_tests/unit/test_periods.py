@@ -26,11 +26,13 @@ WEEKLY, DAILY = Cadence.WEEKLY, Cadence.DAILY
     ],
 )
 def test_a_label_pairs_the_iso_year_with_the_iso_week(day, label):
+    """PER-01."""
     period = parse_period(day, WEEKLY, "UTC")
     assert (period.label, period.partition_key) == (label, f"{label}-1")
 
 
 def test_no_two_weeks_of_a_century_share_a_label():
+    """PER-01."""
     weeks = list(
         periods_between(
             period_of(date(1990, 1, 1), WEEKLY, "UTC"), period_of(date(2090, 1, 1), WEEKLY, "UTC")
@@ -53,11 +55,13 @@ def test_every_way_to_type_a_week_names_the_same_period(typed):
 
 @pytest.mark.parametrize("now", ["2026-03-09T08:00", "2026-03-11T08:00"])
 def test_the_week_that_ended_goes_from_monday_to_sunday_whenever_it_is_asked_for(now):
+    """PER-03."""
     week = last_ended(datetime.fromisoformat(now).replace(tzinfo=UTC), WEEKLY, "UTC")
     assert (week.start, week.end) == (datetime(2026, 3, 2, tzinfo=UTC), datetime(2026, 3, 9, tzinfo=UTC))
 
 
 def test_the_week_that_ended_is_the_local_one():
+    """PER-05."""
     sunday_evening = datetime(2026, 3, 8, 21, tzinfo=UTC)  # Monday 06:00 in Tokyo
     assert last_ended(sunday_evening, WEEKLY, "UTC").label == "2026-W09"
     week = last_ended(sunday_evening, WEEKLY, "Asia/Tokyo")
@@ -69,6 +73,7 @@ def test_the_week_that_ended_is_the_local_one():
 
 
 def test_a_week_that_still_runs_west_of_utc_is_refused_with_the_latest_that_does_not():
+    """PER-07."""
     week = parse_period("2026-W10", WEEKLY, "America/Los_Angeles")
     sunday_evening = datetime(2026, 3, 9, 4, tzinfo=UTC)
     with pytest.raises(PeriodError, match=r"2026-W10 has not ended .*2026-W09"):
@@ -93,6 +98,7 @@ def test_a_week_that_still_runs_west_of_utc_is_refused_with_the_latest_that_does
     ],
 )
 def test_a_local_day_lasts_as_long_as_the_clocks_say(time_zone, day, hours):
+    """PER-11."""
     period = parse_period(day, DAILY, time_zone)
     assert period.end - period.start == timedelta(hours=hours)
     assert (period.label, period.partition_key, period.last_day) == (day, day, period.first_day)
@@ -100,6 +106,7 @@ def test_a_local_day_lasts_as_long_as_the_clocks_say(time_zone, day, hours):
 
 @pytest.mark.parametrize("time_zone", ["Europe/Berlin", "Australia/Lord_Howe", "America/Havana", "UTC"])
 def test_days_neither_overlap_nor_leave_a_gap_and_add_up_to_their_weeks(time_zone):
+    """PER-11."""
     days = list(
         periods_between(
             parse_period("2026-01-05", DAILY, time_zone), parse_period("2026-12-27", DAILY, time_zone)

@@ -136,6 +136,7 @@ def test_the_budget_ends_by_count_and_by_age(failure_class):
 
 
 def test_a_verdict_about_the_message_ends_it_at_the_first_attempt():
+    """CLS-03."""
     assert settle(Refused(FailureClass.RECIPIENT, "")) == Stop(FailureClass.RECIPIENT, dead=False)
     assert settle(Refused(FailureClass.CONTENT, "")) == Stop(FailureClass.CONTENT, dead=False)
 

@@ -1,0 +1,139 @@
+"""Somebody's mail reached a stranger, or a secret a log. Here neither leaves its place."""
+
+import base64
+from collections.abc import Iterator
+from contextlib import contextmanager
+from urllib.parse import quote
+
+import pytest
+import structlog
+
+from digest_pipeline.addresses import address_hash
+from digest_pipeline.lab.sandbox.faults import Fault
+from digest_pipeline.ledger import letters
+from digest_pipeline.ledger.schema import metadata
+from digest_pipeline.operations.decisions import Order
+from digest_pipeline.operations.replay import replay
+from digest_pipeline.telemetry import configure_logging
+from digest_pipeline_tests.cases.stage import NAMED, provider_that_says, sends, shell_before
+from digest_pipeline_tests.harness.delivering import NEITHER, assert_once_each
+from digest_pipeline_tests.harness.ledgers import LABEL, customer, dump, plant
+from digest_pipeline_tests.harness.raw_http import answer
+
+SECRET = "S3cr3t@key/with+odd=chars"
+FORMS = (SECRET, quote(SECRET, safe=""), repr(SECRET)[1:-1], base64.b64encode(SECRET.encode()).decode())
+on_sqlite = pytest.mark.parametrize("ledger_url", ["sqlite"], indirect=True)
+
+
+@contextmanager
+def everything_logged() -> Iterator[None]:
+    """Log all there is to standard error, as a process does that was asked to."""
+    before = structlog.get_config()
+    configure_logging("DEBUG")
+    try:
+        yield
+    finally:
+        structlog.configure(**before)
+
+
+@on_sqlite
+@pytest.mark.parametrize("status", [401, 403, 409, 413, 422, 429, 500, 503])
+def test_a_key_that_the_provider_echoes_is_in_no_table_and_no_log(open_desk, capfd, status):
+    """SEC-01, SEC-02: in every form in which a text can hold it."""
+    desk = open_desk(2, can=NEITHER, sending={"in_run_wait_seconds": 0})
+    said = " ".join(FORMS)
+    body = f'{{"name": "some_error", "message": "Bearer {said} for reader-1@example.test"}}'.encode()
+    with everything_logged(), provider_that_says(answer(status, body)) as server:
+        desk.deliver(desk.gateway(url=server.url, api_key=SECRET))
+    assert server.requests
+    logged = "".join(capfd.readouterr())
+    assert "attempt_ended" in logged
+    kept = [repr(dump(desk.ledger, table)) for table in metadata.tables if table != "manifest_entry"]
+    for text in (logged, *kept):
+        assert not [form for form in (*FORMS, "S3cr3t", "reader-1@") if form in text]
+
+
+def two_tenants(open_desk_for):
+    """Return a desk of two tenants whose customers have the same ids, all of them dead letters, and the keys."""
+    desk = open_desk_for(
+        *(customer(n, tenant="t1") for n in (1, 2)),
+        *(customer(n, id=f"customer-00{n - 2}", tenant="t2") for n in (3, 4)),
+        tenants={"mode": "column"},
+    )
+    for row in desk.rows():
+        plant(desk.ledger, row.manifest_id, row.ordinal, "failed", failure_class="recipient")
+    return desk, [f"tiny_digest:2025-W10:{tenant}/customer-00{n}" for tenant in ("t1", "t2") for n in (1, 2)]
+
+
+@on_sqlite
+@pytest.mark.slow
+def test_a_replay_that_names_no_tenant_no_keys_or_no_period_is_refused(open_desk_for, ledger_url, tmp_path):
+    """SEC-14."""
+    desk, keys = two_tenants(open_desk_for)
+    shell = shell_before(tmp_path, ledger_url)
+    replays = ("replay", "--apply", "--reason", "mended")
+    no_keys = shell.run(*replays, *NAMED, "--tenant", "t1")
+    no_tenant = shell.run(*replays, *NAMED, "--keys", keys[0])
+    far_past = shell.run(*replays, "--digest", "tiny_digest", "--period", "2019-W10", "--keys", keys[0])
+    assert (no_keys.code, "--keys" in no_keys.err) == (2, True)
+    assert (no_tenant.code, "--tenant" in no_tenant.error) == (2, True)
+    assert (far_past.code, "2019-W10 is not one of" in far_past.error) == (2, True)
+    dry = shell.run(
+        "replay", "--reason", "mended", *NAMED, "--tenant", "t1", "--keys", keys[0], "--json"
+    ).json
+    assert (dry["period"], dry["tenant"], dry["would_change"], dry["applied"]) == (LABEL, "t1", 1, False)
+    assert desk.counts() == {"failed": 4}
+
+
+def test_a_replay_reaches_the_tenant_and_the_period_of_its_keys_and_no_other(open_desk_for):
+    """SEC-14: in a ledger of two tenants whose customers have the same ids."""
+    desk, keys = two_tenants(open_desk_for)
+    with desk.ledger.read() as conn:
+        listed = letters.dead_letters(conn, "tiny_digest", LABEL, tenant="t2")
+    assert [one.operation_key for one in listed] == keys[2:]
+
+    def order(label, *chosen):
+        return Order(desk.digest, desk.digest.period(label), chosen, "ann", "mended", "t2")
+
+    week_before = replay(desk.ledger, order("2025-W09", *keys[2:]), apply=True)
+    assert week_before.reasons == {"not a delivery of this period": 2}
+    dry = replay(desk.ledger, order(LABEL, *keys), apply=False)
+    assert (dry.changed, dry.reasons) == (keys[2:], {"a delivery of another tenant": 2})
+    assert desk.counts() == {"failed": 4}
+    assert replay(desk.ledger, order(LABEL, *keys), apply=True).changed == keys[2:]
+    desk.deliver()
+    assert list(desk.sandbox.oracle().accepted_keys()) == keys[2:]
+
+
+def opt_out(desk, number):
+    desk.sql(
+        "INSERT INTO suppression (tenant, address_hash, reason, since_at) VALUES ('default', :h, 'opted_out', 1)",
+        h=address_hash(f"reader-{number}@example.test"),
+    )
+
+
+def test_who_opts_out_while_the_others_are_being_sent_gets_nothing(open_desk):
+    """SEC-15: the rate lets one through a second, and the third says no in between."""
+    desk = open_desk(3, can=NEITHER, rate={"per_second": 1, "burst": 2}, sending={"lanes": 1})
+    run = desk.deliver_meanwhile()
+    desk.sandbox.control.wait(accepted=1)
+    opt_out(desk, 3)
+    assert run.result().suppressed == 1
+    row = desk.row(3)
+    assert (row.state, row.suppression, row.token) == ("suppressed", "opted_out", None)
+    assert len(dump(desk.ledger, "manifest_entry")) == 3
+    assert_once_each(desk, range(1, 3))
+
+
+def test_who_opts_out_while_the_provider_is_slow_gets_nothing(open_desk):
+    """SEC-15: nothing that waits for a slow provider is claimed so early that nobody asks again."""
+    desk = open_desk(4, can=NEITHER, sending={"concurrency": 1, "lanes": 1, "timeout_seconds": 20})
+    desk.script(Fault.HELD_AFTER_ACCEPT, 1)
+    run = desk.deliver_meanwhile()
+    desk.sandbox.control.wait(accepted=1)
+    for number in (2, 3, 4):
+        opt_out(desk, number)
+    desk.sandbox.control.release()
+    run.result()
+    assert desk.counts() == {"sent": 1, "suppressed": 3}
+    assert sends(desk, 2) == []
