@@ -9,13 +9,15 @@ from typing import Any
 import click
 
 from digest_pipeline.cli.common import Command, chosen, os_user, period_options
-from digest_pipeline.cli.output import json_option, say, show
+from digest_pipeline.cli.output import json_option, say, show, show_rows
 from digest_pipeline.installation import open_ledger
+from digest_pipeline.ledger import audit
 from digest_pipeline.operations import key_files
 from digest_pipeline.operations import replay as replays
 from digest_pipeline.operations.decisions import Decision, Order
 from digest_pipeline.operations.resolve import Verdict
 from digest_pipeline.operations.resolve import resolve as resolve_unknowns
+from digest_pipeline.operations.trace import as_instant
 from digest_pipeline.settings import Settings
 
 SHOWN = 50
@@ -97,6 +99,33 @@ def approve_replay(number: int, reason: str, by: str, apply: bool, as_json: bool
     with open_ledger(settings) as ledger:
         decision = replays.approve(ledger, settings.digests(), number, who=by, apply=apply, reason=reason)
     _tell(decision, as_json)
+
+
+@replay.command("waiting")
+@json_option
+def waiting_replays(as_json: bool) -> None:
+    """List the replays that wait for somebody else's approval: number, who, why, how many keys."""
+    with open_ledger(Settings.from_environment()) as ledger, ledger.read() as conn:
+        rows = audit.all_waiting(conn)
+    listed = [
+        {
+            "number": row.id,
+            "digest": row.digest,
+            "period": row.period,
+            "keys": len(json.loads(row.keys)),
+            "by": row.who,
+            "reason": row.reason,
+            "ordered_at": as_instant(row.at),
+        }
+        for row in rows
+    ]
+    if as_json:
+        click.echo(json.dumps(listed))
+        return
+    show_rows("replays that wait for approval", listed)
+    say.print(
+        "digest replay approve NUMBER says what one would do" if listed else "no replay waits for approval"
+    )
 
 
 @click.command()

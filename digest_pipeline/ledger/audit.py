@@ -60,6 +60,13 @@ def waiting(conn: Connection, number: int) -> Row[Any] | None:
     return found
 
 
+def all_waiting(conn: Connection) -> list[Row[Any]]:
+    """Return every action that waits for somebody else's approval, oldest first."""
+    query = select(operator_action).where(operator_action.c.effect.contains(WAITING, autoescape=True))
+    rows = conn.execute(query.order_by(operator_action.c.id))
+    return [row for row in rows if json.loads(row.effect).get("status") == WAITING]
+
+
 def close_waiting(conn: Connection, action: Row[Any], approver: str) -> None:
     """Mark an action that waited as approved; what it asked for stays in its effect."""
     effect = {**json.loads(action.effect), "status": "approved"}

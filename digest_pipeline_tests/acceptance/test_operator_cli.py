@@ -325,6 +325,8 @@ def test_above_the_configured_count_somebody_else_approves(open_desk, inside):
     assert "it waits until somebody else approves it" in inside.run(*told).err
     asked = inside.run(*told, "--apply", "--json").json
     assert (asked["applied"], desk.counts()["failed"]) == (False, 2)
+    (waiting,) = inside.run("replay", "waiting", "--json").json
+    assert (waiting["number"], waiting["by"], waiting["keys"]) == (asked["waits_for_approval"], "ann", 2)
     approve = ("replay", "approve", str(asked["waits_for_approval"]))
     herself = inside.run(*approve, "--by", "ann", "--apply")
     assert herself.code == 2
@@ -335,6 +337,7 @@ def test_above_the_configured_count_somebody_else_approves(open_desk, inside):
     assert inside.run(*approve, "--by", "bob", "--apply", "--json").json["changed"] == 2
     assert desk.counts() == {"sent": 1, "retry": 2}
     assert inside.run(*approve, "--by", "bob", "--apply").code == 2
+    assert inside.run("replay", "waiting", "--json").json == []
 
 
 @on_sqlite

@@ -124,7 +124,9 @@ def test_killed_before_and_resumed_after_the_end_of_the_window_it_is_held_and_th
     tmp_path, ledger_url, sandbox, nursery, can
 ):
     sandbox.change(latency_ms=10)
-    with frozen_desk(tmp_path, ledger_url, sandbox, 24, can, sending={"concurrency": 4}) as desk:
+    # Slow enough that the sender dies with some of them in hand and others not yet claimed.
+    slowly = {"rate": {"per_second": 20, "burst": 10}, "sending": {"concurrency": 4}}
+    with frozen_desk(tmp_path, ledger_url, sandbox, 24, can, **slowly) as desk:
         sending = Sending(nursery, tmp_path, ledger_url)
         keys = [row["operation_key"] for row in dump(desk.ledger, "manifest_entry")]
         assert sending.start(f"{Point.AFTER_PROVIDER_CALL}:kill:8").wait() == End(signal=signal.SIGKILL)

@@ -74,6 +74,7 @@ def test_every_asset_and_check_says_what_it_is_about(two_digests):
     assert blocking == {
         "manifest_is_frozen",
         "no_duplicate_sends",
+        "provider_lists_what_it_accepted",
         "cleanup_only_after_definitive_send",
     }
 

@@ -227,6 +227,11 @@ class LedgerMachine(RuleBasedStateMachine):
     def a_tick(self):
         self._pass(TICK)
 
+    @precondition(lambda self: not self._any(State.PENDING, State.RETRY, State.CLAIMED, State.UNKNOWN))
+    @rule()
+    def nothing_is_left_to_happen(self):
+        """So that a walk that has come to its end before its last step can stay there."""
+
     @rule()
     @ends_something
     def a_long_wait(self):

@@ -20,7 +20,8 @@ CAN = Capabilities(
 )
 ENDED = T0 + 10 * SECOND
 VISIBLE = ENDED + 90 * SECOND
-FORGOTTEN = T0 + RETENTION * SECOND
+FORGOTTEN = T0 + int((RETENTION - TIMEOUT) * SECOND)
+"""The last moment at which a question still counts: its answer may take as long as the time-out."""
 NEVER_ABSENT = Doubt(first_at=T0, last_ended_at=ENDED, absent_at=None)
 ABSENT_BEFORE = Doubt(first_at=T0, last_ended_at=ENDED, absent_at=VISIBLE)
 SECOND_COUNTS = VISIBLE + VISIBILITY * SECOND
