@@ -10,6 +10,13 @@ os.environ.pop("DAGSTER_HOME", None)
 # Plots are drawn to files; a machine without a screen has no other backend.
 os.environ["MPLBACKEND"] = "Agg"
 
+from digest_pipeline_tests.harness.fixtures import (
+    nursery,
+    open_desk,
+    open_rim,
+    sandbox,
+    shared_sandbox,
+)
 from digest_pipeline_tests.harness.postgres import (
     ledger_url,
     postgres_server,
@@ -17,4 +24,14 @@ from digest_pipeline_tests.harness.postgres import (
     sqlite_url,
 )
 
-__all__ = ["ledger_url", "postgres_server", "postgres_url", "sqlite_url"]
+__all__ = [
+    "ledger_url",
+    "nursery",
+    "open_desk",
+    "open_rim",
+    "postgres_server",
+    "postgres_url",
+    "sandbox",
+    "shared_sandbox",
+    "sqlite_url",
+]

@@ -7,16 +7,11 @@ from typing import Any
 from sqlalchemy import BigInteger, Connection, Row, and_, select
 
 from digest_pipeline.ledger import attempts, transitions
-from digest_pipeline.ledger.attempts import Attempt
 from digest_pipeline.ledger.dialects import locked, rowset, rowset_value
 from digest_pipeline.ledger.schema import delivery, manifest_entry
-from digest_pipeline.outcomes import FailureClass, Stage
 from digest_pipeline.states import State
 
 _d = delivery.c
-
-SUPERSEDED = "superseded"
-"""How a claim's attempt ends that was under way when an older attempt turned out to be accepted."""
 
 
 def apply(conn: Connection, rows: transitions.Rows) -> list[str]:
@@ -34,7 +29,7 @@ def apply(conn: Connection, rows: transitions.Rows) -> list[str]:
     moved = transitions.apply_acceptance(conn, rows)
     overtaken = [row for row in moved if row.token > accepted[row.manifest_id, row.ordinal]]
     places = {(row.manifest_id, row.ordinal) for row in overtaken}
-    attempts.record(conn, [_superseded(row) for row in claimed if (row.manifest_id, row.ordinal) in places])
+    attempts.record_superseded(conn, [row for row in claimed if (row.manifest_id, row.ordinal) in places])
     return _keys(conn, overtaken)
 
 
@@ -47,23 +42,6 @@ def _claimed(conn: Connection, rows: transitions.Rows) -> list[Row[Any]]:
     query = query.order_by(_d.manifest_id, _d.ordinal)
     places = [{"manifest_id": row["manifest_id"], "ordinal": row["ordinal"]} for row in rows]
     return list(conn.execute(locked(conn, query, of=delivery), {"r": rowset_value(places)}))
-
-
-def _superseded(row: Row[Any]) -> Attempt:
-    return Attempt(
-        token=row.token,
-        manifest_id=row.manifest_id,
-        ordinal=row.ordinal,
-        claimed_by=row.claimed_by,
-        gateway=row.gateway,
-        account=row.account,
-        claimed_at=row.claimed_at,
-        stage=Stage.ON_WIRE,
-        outcome=SUPERSEDED,
-        failure_class=FailureClass.AMBIGUOUS,
-        charged=False,
-        detail="an older attempt turned out to be accepted",
-    )
 
 
 def _keys(conn: Connection, rows: list[Row[Any]]) -> list[str]:

@@ -80,25 +80,36 @@ def record(conn: Connection, attempts: Sequence[Attempt]) -> None:
     bulk_insert(conn, attempt, _COLUMNS, rows)
 
 
+SUPERSEDED = "superseded"
+"""How a claim's attempt ends that was under way when an older attempt turned out to be accepted."""
+
+
 def record_expired(conn: Connection, expired: Iterable[Row[Any]]) -> None:
     """Write the attempts of leases that ended without a word from their senders."""
-    record(
-        conn,
-        [
-            Attempt(
-                token=row.token,
-                manifest_id=row.manifest_id,
-                ordinal=row.ordinal,
-                claimed_by=row.claimed_by,
-                gateway=row.gateway,
-                account=row.account,
-                claimed_at=row.claimed_at,
-                stage=Stage.ON_WIRE,
-                outcome="expired",
-                failure_class=FailureClass.AMBIGUOUS,
-            )
-            for row in expired
-        ],
+    record(conn, [_unheard(row, "expired", charged=True) for row in expired])
+
+
+def record_superseded(conn: Connection, claimed: Iterable[Row[Any]]) -> None:
+    """Write the attempts of claims that an older attempt's acceptance has overtaken."""
+    why = "an older attempt turned out to be accepted"
+    record(conn, [_unheard(row, SUPERSEDED, charged=False, detail=why) for row in claimed])
+
+
+def _unheard(row: Row[Any], outcome: str, *, charged: bool, detail: str | None = None) -> Attempt:
+    """The attempt of a claim (a delivery's row) whose sender has said nothing of it."""
+    return Attempt(
+        token=row.token,
+        manifest_id=row.manifest_id,
+        ordinal=row.ordinal,
+        claimed_by=row.claimed_by,
+        gateway=row.gateway,
+        account=row.account,
+        claimed_at=row.claimed_at,
+        stage=Stage.ON_WIRE,
+        outcome=outcome,
+        failure_class=FailureClass.AMBIGUOUS,
+        charged=charged,
+        detail=detail,
     )
 
 

@@ -1,22 +1,11 @@
 """Two, four and eight processes on one period: each message once, and no window with more than the gate allows."""
 
-from collections.abc import Iterator
-
 import pytest
 
-from digest_pipeline.lab.nursery import Job, Nursery
-from digest_pipeline_tests.harness.delivering import NEITHER, assert_once_each, frozen_desk
-from digest_pipeline_tests.harness.ledgers import LABEL
+from digest_pipeline_tests.harness.delivering import NEITHER, assert_once_each, frozen_desk, send_from
 
 RATE, BURST, CUSTOMERS = 60, 20, 600
 WINDOWS = (1, 2, 5, 10, 30, 60)
-
-
-@pytest.fixture(scope="module")
-def nursery(tmp_path_factory) -> Iterator[Nursery]:
-    """Where child processes come from."""
-    with Nursery(tmp_path_factory.mktemp("nursery")) as nursery:
-        yield nursery
 
 
 @pytest.mark.slow
@@ -27,19 +16,7 @@ def test_workers_share_a_period_and_no_window_has_more_than_rate_and_burst(
     """CON-01, CON-12, DUP-21, with a provider at which every repeat would be a second mail."""
     paced = {"per_second": RATE, "burst": BURST}
     with frozen_desk(tmp_path, ledger_url, sandbox, CUSTOMERS, NEITHER, rate=paced) as desk:
-        jobs = [
-            Job(
-                ledger=ledger_url,
-                spec=str(tmp_path / "tiny_digest.yaml"),
-                label=LABEL,
-                run_id=f"run-{number}",
-                sender=f"s{number}",
-                report=str(tmp_path / f"{number}.json"),
-                only_deliver=True,
-            )
-            for number in range(workers)
-        ]
-        done = [child.report() for child in [nursery.start(job) for job in jobs]]
+        done = send_from(nursery, tmp_path, ledger_url, workers)
         assert desk.counts() == {"sent": CUSTOMERS}
     assert sum(one["accepted"] for one in done) == CUSTOMERS
     assert [one["lost_claims"] for one in done] == [0] * workers

@@ -2,43 +2,17 @@
 
 import itertools
 import math
-from collections.abc import Iterator
 
 import pytest
 from sqlalchemy import create_engine, select
 
 from digest_pipeline.delivery import claiming, clock
 from digest_pipeline.delivery.claiming import Turns
-from digest_pipeline.lab.nursery import Job, Nursery
 from digest_pipeline.lab.sandbox.faults import Fault, Rule
 from digest_pipeline.ledger import engine
 from digest_pipeline.ledger.schema import attempt
-from digest_pipeline_tests.harness.delivering import assert_once_each, frozen_desk, key_of
-from digest_pipeline_tests.harness.ledgers import LABEL, migrated
-
-
-@pytest.fixture(scope="module")
-def nursery(tmp_path_factory) -> Iterator[Nursery]:
-    """Where child processes come from."""
-    with Nursery(tmp_path_factory.mktemp("nursery")) as nursery:
-        yield nursery
-
-
-def send_from(nursery, folder, url, senders):
-    """Let this many processes deliver the same period at once; return what each of them did."""
-    jobs = [
-        Job(
-            ledger=url,
-            spec=str(folder / "tiny_digest.yaml"),
-            label=LABEL,
-            run_id=f"run-{number}",
-            sender=f"s{number}",
-            report=str(folder / f"{number}.json"),
-            only_deliver=True,
-        )
-        for number in range(senders)
-    ]
-    return [child.report() for child in [nursery.start(job) for job in jobs]]
+from digest_pipeline_tests.harness.delivering import assert_once_each, frozen_desk, key_of, send_from
+from digest_pipeline_tests.harness.ledgers import migrated
 
 
 @pytest.mark.postgresql

@@ -1,14 +1,10 @@
 """CON-03: through a real transaction pooler, where no two transactions need to share a session."""
 
-from collections.abc import Iterator
-
 import psycopg
 import pytest
 
-from digest_pipeline.lab.nursery import Job, Nursery
 from digest_pipeline.lab.sandbox.faults import Fault
-from digest_pipeline_tests.harness.delivering import REPLAYS, assert_once_each, frozen_desk
-from digest_pipeline_tests.harness.ledgers import LABEL
+from digest_pipeline_tests.harness.delivering import REPLAYS, assert_once_each, frozen_desk, send_from
 from digest_pipeline_tests.harness.pgbouncer import PROGRAM, pooled
 
 pytestmark = [
@@ -17,13 +13,6 @@ pytestmark = [
 ]
 
 CUSTOMERS, SESSIONS = 150, 2
-
-
-@pytest.fixture(scope="module")
-def nursery(tmp_path_factory) -> Iterator[Nursery]:
-    """Where child processes come from."""
-    with Nursery(tmp_path_factory.mktemp("nursery")) as nursery:
-        yield nursery
 
 
 def test_a_session_that_must_be_kept_is_not_through_this_pooler(tmp_path, postgres_url):
@@ -45,19 +34,7 @@ def test_four_senders_on_two_pooled_sessions_send_everybody_one_message(
     with pooled(tmp_path, postgres_url, SESSIONS) as url:
         with frozen_desk(tmp_path, url, sandbox, CUSTOMERS, REPLAYS) as desk:
             desk.script(Fault.RESET_AFTER_ACCEPT, 3, 50, 99)
-            jobs = [
-                Job(
-                    ledger=url,
-                    spec=str(tmp_path / "tiny_digest.yaml"),
-                    label=LABEL,
-                    run_id=f"run-{number}",
-                    sender=f"s{number}",
-                    report=str(tmp_path / f"{number}.json"),
-                    only_deliver=True,
-                )
-                for number in range(4)
-            ]
-            done = [child.report() for child in [nursery.start(job) for job in jobs]]
+            done = send_from(nursery, tmp_path, url, 4)
             assert desk.counts() == {"sent": CUSTOMERS}
         assert sum(one["accepted"] for one in done) == CUSTOMERS
         assert_once_each(desk, range(1, CUSTOMERS + 1))

@@ -4,7 +4,6 @@ import shutil
 import signal
 import sqlite3
 import time
-from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 
@@ -12,7 +11,7 @@ import pytest
 from sqlalchemy import make_url
 
 from digest_pipeline.faults import Point
-from digest_pipeline.lab.nursery import End, Job, Nursery
+from digest_pipeline.lab.nursery import End, Job
 from digest_pipeline.lab.sandbox.faults import Fault
 from digest_pipeline.ledger import doubts, reads, transitions
 from digest_pipeline.ledger.claims import Claimer, claim_due
@@ -39,13 +38,6 @@ from digest_pipeline_tests.harness.ledgers import ENVIRONMENT, LABEL, dump, migr
 
 TAKEN, NOT_TAKEN = Fault.RESET_AFTER_ACCEPT, Fault.RESET_BEFORE_ACCEPT
 ONE_PASS = {"sending": {"in_run_wait_seconds": 0}, "retry": {"base_seconds": 30, "cap_seconds": 30}}
-
-
-@pytest.fixture(scope="module")
-def nursery(tmp_path_factory) -> Iterator[Nursery]:
-    """Where child processes come from."""
-    with Nursery(tmp_path_factory.mktemp("nursery")) as nursery:
-        yield nursery
 
 
 def order(desk, *numbers):

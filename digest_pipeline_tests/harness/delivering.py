@@ -22,6 +22,7 @@ from digest_pipeline.delivery.run import Delivered, deliver, prepare
 from digest_pipeline.gateways import registry
 from digest_pipeline.gateways.base import Gateway
 from digest_pipeline.keys import operation_key
+from digest_pipeline.lab.nursery import Job, Nursery
 from digest_pipeline.lab.sandbox.faults import Fault, Rule
 from digest_pipeline.lab.sandbox.process import SandboxProcess
 from digest_pipeline.lab.time_shift import pass_time
@@ -228,3 +229,20 @@ def assert_once_each(desk: Desk, numbers: range) -> None:
     assert list(oracle.duplicates()) == []
     assert list(oracle.accepted_keys()) == sorted(key_of(n) for n in numbers)
     assert oracle.recipients_other_than_one() == 0
+
+
+def send_from(nursery: Nursery, folder: Path, url: str, senders: int) -> list[dict[str, Any]]:
+    """Let this many processes deliver the tiny digest of ``folder`` at once; return what each of them did."""
+    jobs = [
+        Job(
+            ledger=url,
+            spec=str(folder / "tiny_digest.yaml"),
+            label=LABEL,
+            run_id=f"run-{number}",
+            sender=f"s{number}",
+            report=str(folder / f"{number}.json"),
+            only_deliver=True,
+        )
+        for number in range(senders)
+    ]
+    return [child.report() for child in [nursery.start(job) for job in jobs]]

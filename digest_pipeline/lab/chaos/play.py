@@ -20,7 +20,7 @@ from digest_pipeline.lab.crash.provider import SandboxProvider
 from digest_pipeline.lab.crash.record import read_attempts, read_record
 from digest_pipeline.lab.crash.recover import recover
 from digest_pipeline.lab.crash.stage import Case, Stage
-from digest_pipeline.lab.crash.verdict import Verdict, judge
+from digest_pipeline.lab.crash.verdict import judge
 
 RATE = 40.0
 """Sends a second: a period that so many seconds of trouble cannot finish."""
@@ -133,20 +133,6 @@ def _as_data(trial: Trial, case: Case, crew: Crew, accepted_meanwhile: int, runs
         "sends": case.stage.provider.requests(),
         "attempts": attempts.by_outcome,
         "runs_to_recover": runs,
-        **_counts(verdict),
+        **verdict.as_data(most=20),
         "actions": [[action.at, action.act, action.worker] for action in trial.actions()],
-    }
-
-
-def _counts(verdict: Verdict) -> dict[str, Any]:
-    return {
-        "duplicates": len(verdict.duplicates),
-        "lost": verdict.count("lost"),
-        "stuck": verdict.count("stuck"),
-        "invisible": verdict.count("invisible"),
-        "cleaned_without_proof": verdict.count("cleaned_without_proof"),
-        "unresolved": verdict.unresolved,
-        "held": dict(verdict.held),
-        "states": dict(verdict.states),
-        "violations": {kind: list(keys)[:20] for kind, keys in verdict.violations.items()},
     }

@@ -135,17 +135,7 @@ def to_json(result: Result) -> dict[str, Any]:
         "seconds": result.seconds,
     }
     if verdict is not None:
-        found |= {
-            "duplicates": len(verdict.duplicates),
-            "lost": verdict.count("lost"),
-            "stuck": verdict.count("stuck"),
-            "invisible": verdict.count("invisible"),
-            "cleaned_without_proof": verdict.count("cleaned_without_proof"),
-            "unresolved": verdict.unresolved,
-            "held": dict(verdict.held),
-            "states": dict(verdict.states),
-            "violations": {kind: list(keys) for kind, keys in verdict.violations.items()},
-        }
+        found |= verdict.as_data()
     if result.replayed is not None:
         found["replay_refused"] = result.replayed.refused
     return found

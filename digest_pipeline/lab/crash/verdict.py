@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from digest_pipeline.states import CLAIMABLE, DEAD_LETTERS, REACHED, STOPPED, UNSETTLED, State
 
@@ -64,6 +65,20 @@ class Verdict:
     def count(self, kind: str) -> int:
         """Return how many keys break an invariant."""
         return len(self.violations.get(kind, ()))
+
+    def as_data(self, most: int | None = None) -> dict[str, Any]:
+        """Return the verdict as plain data, with at most ``most`` keys of each kind of violation."""
+        return {
+            "duplicates": len(self.duplicates),
+            "lost": self.count("lost"),
+            "stuck": self.count("stuck"),
+            "invisible": self.count("invisible"),
+            "cleaned_without_proof": self.count("cleaned_without_proof"),
+            "unresolved": self.unresolved,
+            "held": dict(self.held),
+            "states": dict(self.states),
+            "violations": {kind: list(keys)[:most] for kind, keys in self.violations.items()},
+        }
 
 
 KINDS = {
