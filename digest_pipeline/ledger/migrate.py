@@ -18,6 +18,8 @@ from digest_pipeline.ledger.engine import Ledger
 from digest_pipeline.ledger.schema import ledger_identity
 
 _MIGRATIONS = Path(__file__).parent / "migrations"
+# Some managed servers keep pg_control_* from ordinary roles: insufficient privilege, no such function.
+_NOT_FOR_US = ("42501", "42883")
 _LOCK = 0x646967657374  # "digest": serialises two upgrades of one database
 
 
@@ -137,8 +139,9 @@ def fingerprint(conn: Connection) -> str:
                     "FROM pg_control_system() AS s, pg_control_checkpoint() AS c"
                 )
             ).one()
-    except DBAPIError:
-        # Some managed servers keep pg_control_* from ordinary roles.
+    except DBAPIError as error:
+        if getattr(error.orig, "sqlstate", None) not in _NOT_FOR_US:
+            raise  # a lost connection makes no other database of this one
         return f"postgresql:{oid}"
     return f"postgresql:{system[0]}:{system[1]}:{oid}"
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -8,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import inspect, text
+from sqlalchemy import event, inspect, text
+from sqlalchemy.exc import DBAPIError
 
 from digest_pipeline.errors import EnvironmentMismatchError, LedgerError, SchemaVersionError
 from digest_pipeline.lab.postgres import PostgresServer
@@ -250,3 +252,35 @@ def test_a_new_connection_sees_the_same_fingerprint(ledger_url: str) -> None:
         other.read() as there,
     ):
         assert migrate.fingerprint(here) == migrate.fingerprint(there)
+
+
+@pytest.mark.postgresql
+def test_a_connection_lost_while_the_fingerprint_is_read_makes_no_copy_of_the_ledger(
+    postgres_url: str,
+) -> None:
+    """An error of the database's, which is tried again, and not "this ledger is a copy"."""
+    with migrated(postgres_url) as ledger, another(ledger) as other:
+
+        def lose(_conn: Any, cursor: Any, statement: str, *_: Any) -> None:
+            if "pg_control_system" in statement:
+                with other.write() as there:
+                    pid = {"pid": cursor.connection.info.backend_pid}
+                    there.execute(text("SELECT pg_terminate_backend(:pid)"), pid)
+
+        event.listen(ledger.engine, "before_cursor_execute", lose)
+        with pytest.raises(DBAPIError), ledger.read() as conn:
+            migrate.require_same_environment(conn, "test")
+        event.remove(ledger.engine, "before_cursor_execute", lose)
+        assert sends(ledger)
+
+
+@pytest.mark.postgresql
+def test_a_role_that_may_not_read_the_servers_control_file_still_has_a_fingerprint(postgres_url: str) -> None:
+    with migrated(postgres_url) as ledger, ledger.write() as conn:
+        conn.execute(text("CREATE ROLE digest_plain"))
+        try:
+            conn.execute(text("REVOKE EXECUTE ON FUNCTION pg_control_system() FROM PUBLIC"))
+            conn.execute(text("SET LOCAL ROLE digest_plain"))
+            assert re.fullmatch(r"postgresql:\d+", migrate.fingerprint(conn))
+        finally:
+            conn.rollback()
