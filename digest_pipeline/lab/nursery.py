@@ -265,6 +265,10 @@ def _end(status: int) -> End:
 
 def main() -> None:
     """Obey one order a line, answer one line each, until standard input closes."""
+    # What our parent ignores is inherited, and a child must die of what it is sent. (Dagster gives SIGTERM the
+    # handler of SIGINT, and a shell ignores SIGINT in whatever it starts in the background.)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])
     # All that a child needs, imported before the first fork: what is imported here starts no thread.
     import aiohttp  # noqa: F401
     import alembic.config  # noqa: F401
