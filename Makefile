@@ -74,7 +74,7 @@ $(BIN)/python:
 # Python decides the versions: run it with 3.11. Extras stay (`gql[requests]`), pip asks for them when it checks hashes.
 PIP_COMPILE = $(BIN)/pip-compile --quiet --generate-hashes --allow-unsafe --no-strip-extras \
   --build-deps-for=wheel --build-deps-for=editable \
-  --no-header --no-emit-index-url --no-emit-find-links --no-emit-trusted-host --no-emit-options
+  --no-header --no-emit-options
 LOCK_HEADER = '\# Written by `make lock` from pyproject.toml: edit that file, not this one.'
 
 # The runtime's file is the other one with what it doesn't need taken out, so the two never name different versions.

@@ -10,6 +10,7 @@ import click
 
 from digest_pipeline.cli.common import Command, chosen, os_user, period_options
 from digest_pipeline.cli.output import json_option, say, show, show_rows
+from digest_pipeline.gateways.sanitise import sanitise
 from digest_pipeline.installation import open_ledger
 from digest_pipeline.ledger import audit
 from digest_pipeline.operations import key_files
@@ -113,8 +114,8 @@ def waiting_replays(as_json: bool) -> None:
             "digest": row.digest,
             "period": row.period,
             "keys": len(json.loads(row.keys)),
-            "by": row.who,
-            "reason": row.reason,
+            "by": sanitise(row.who),
+            "reason": sanitise(row.reason),  # people type addresses into reasons
             "ordered_at": as_instant(row.at),
         }
         for row in rows

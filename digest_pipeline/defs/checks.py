@@ -19,12 +19,16 @@ from digest_pipeline.errors import InputError
 from digest_pipeline.ledger import reads
 from digest_pipeline.periods import Period
 from digest_pipeline.reconciliation import invariants
-from digest_pipeline.reconciliation.invariants import IS_BULK, SHOWN, Invariant, Verdict
+from digest_pipeline.reconciliation.invariants import (
+    IS_BULK,
+    NOT_ASKED,
+    SHOWN,
+    UNANSWERED,
+    Invariant,
+    Verdict,
+)
 from digest_pipeline.reconciliation.publish import SAMPLE, ask
 from digest_pipeline.spec import Digest
-
-UNANSWERED = "provider_unanswered"
-"""Keys that the provider gave no readable answer about: a warning, since nothing was found to be wrong."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +127,7 @@ def _ask_provider(installation: Installation, digest: Digest, period: Period) ->
         (
             ("provider_asked", found.asked),
             (UNANSWERED, len(found.unanswered)),
-            *((("provider_not_asked", found.reason),) if found.reason else ()),
+            *(((NOT_ASKED, found.reason),) if found.reason else ()),
         ),
     )
 
@@ -143,6 +147,8 @@ def _result(
         description = f"holds for this period; {elsewhere} violations in other periods"
     elif unanswered:
         description = f"holds as far as the ledger tells; {unanswered} keys could not be asked about"
+    elif NOT_ASKED in metadata:
+        description = f"holds as far as the ledger tells; not asked: {metadata[NOT_ASKED]}"
     return dg.AssetCheckResult(
         passed=own.holds and elsewhere == 0 and not unanswered,
         severity=dg.AssetCheckSeverity.WARN if own.holds else severity,

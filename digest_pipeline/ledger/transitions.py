@@ -512,7 +512,10 @@ def suppress(conn: Connection, manifest_id: int, reasons: Mapping[int, str]) -> 
             _d.manifest_id == manifest_id,
             _d.ordinal == r.c.ordinal,
             _d.state.in_(sorted(ARROWS["suppress"].sources)),
-            exists().where(manifest.c.id == manifest_id, is_out_of_doubt()),
+            # Before the content's seal nobody can have sent, doubt or not: an address that repeats is merged.
+            exists().where(
+                manifest.c.id == manifest_id, or_(manifest.c.content_sealed_at.is_(None), is_out_of_doubt())
+            ),
         )
         .values(
             state=ARROWS["suppress"].target, suppression=r.c.reason, due_at=null(), finished_at=ledger_now()

@@ -29,6 +29,10 @@ SHOWN = 20
 BULK = 0.05
 """The share of sent messages missing at the provider from which it is no matter of single ones."""
 IS_BULK = "is_bulk"
+UNANSWERED = "provider_unanswered"
+"""Keys that the provider gave no readable answer about: a warning, since nothing was found to be wrong."""
+NOT_ASKED = "provider_not_asked"
+"""Why the provider was not asked, or not to the end."""
 MICROS_PER_DAY = 86_400_000_000
 _d = delivery.c
 _e = manifest_entry.c
@@ -161,9 +165,13 @@ def provider_lists_what_it_accepted(found: Comparison) -> Verdict:
     is_bulk = missing > 0 and missing >= BULK * (missing + listed)
     keys = tuple(found.missing_at_provider)
     why = f"accepted, says the ledger, and not listed by the provider ({listed} others are)"
-    facts: list[tuple[str, float | int | str]] = [("provider_asked", found.asked), (IS_BULK, int(is_bulk))]
+    facts: list[tuple[str, float | int | str]] = [
+        ("provider_asked", found.asked),
+        (UNANSWERED, len(found.unanswered)),
+        (IS_BULK, int(is_bulk)),
+    ]
     if found.reason:
-        facts.append(("provider_not_asked", found.reason))
+        facts.append((NOT_ASKED, found.reason))
     return Verdict(missing, keys, why, _trace(keys), tuple(facts))
 
 

@@ -9,6 +9,7 @@ from digest_pipeline_tests.harness.pgbouncer import PROGRAM, pooled
 
 pytestmark = [
     pytest.mark.postgresql,
+    # The one program no package index has: `make test` must do without it, and .ci/run installs it.
     pytest.mark.skipif(PROGRAM is None, reason="pgbouncer is not installed: apt-get install pgbouncer"),
 ]
 

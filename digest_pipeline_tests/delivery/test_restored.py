@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import shutil
+import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -260,3 +261,19 @@ def test_nothing_ends_as_unsent_before_it_was_doubted(backed_up):
     restored.deliver(run_id="restored")
     assert restored.counts() == {"unknown": 6}
     assert_once_each(restored, EVERYBODY)
+
+
+def test_addresses_that_repeat_are_merged_in_a_period_that_begins_in_doubt(backed_up, tmp_path):
+    """What is decided before the content's seal is decided as ever; only what waits is doubted."""
+    _, restored = backed_up(LOOK_UP, shared_address="merge")
+    for table in ("content", "delivery", "manifest_entry", "manifest_exclusion", "manifest"):
+        restored.sql(f"DELETE FROM {table}")
+    bind(restored, born(restored))
+    with closing(sqlite3.connect(tmp_path / "source.db")) as database, database:
+        database.execute("UPDATE customers SET email = 'family@example.test'")
+    with Source(source_url(tmp_path)) as source:
+        ids = frozen_period(restored.ledger, restored.digest, PERIOD, source)
+    again = replace(restored, manifest_ids=ids)
+    assert again.counts() == {"pending": 1, "suppressed": 5}
+    again.deliver()
+    assert again.counts() == {"unknown": 1, "suppressed": 5}

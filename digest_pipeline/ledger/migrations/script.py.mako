@@ -2,6 +2,8 @@
 
 import sqlalchemy as sa
 from alembic import op
+
+from digest_pipeline.errors import SchemaVersionError
 ${imports if imports else ""}
 revision = ${repr(up_revision)}
 down_revision = ${repr(down_revision)}
@@ -14,4 +16,4 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    raise NotImplementedError("a ledger is never downgraded: deploy the newer build again")
+    raise SchemaVersionError("a ledger is never downgraded: deploy the newer build again")

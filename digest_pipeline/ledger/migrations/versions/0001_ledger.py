@@ -3,6 +3,8 @@
 import sqlalchemy as sa
 from alembic import op
 
+from digest_pipeline.errors import SchemaVersionError
+
 revision = "0001"
 down_revision = None
 branch_labels = None
@@ -400,4 +402,4 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    raise NotImplementedError("a ledger is never downgraded: deploy the newer build again")
+    raise SchemaVersionError("a ledger is never downgraded: deploy the newer build again")

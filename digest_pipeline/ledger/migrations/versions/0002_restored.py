@@ -3,6 +3,8 @@
 import sqlalchemy as sa
 from alembic import op
 
+from digest_pipeline.errors import SchemaVersionError
+
 revision = "0002"
 down_revision = "0001"
 branch_labels = None
@@ -29,3 +31,7 @@ def upgrade() -> None:
         "manifest",
         sa.Column("doubted_at", sa.BigInteger(), comment="when its rows that waited became unknown for that"),
     )
+
+
+def downgrade() -> None:
+    raise SchemaVersionError("a ledger is never downgraded: deploy the newer build again")
