@@ -8,6 +8,9 @@
 | DIGEST_ENVIRONMENT     | local                        | name a ledger is bound to; a copy under another name never sends |
 | DIGEST_SENDING         | on                           | off: nothing is sent, whatever a digest says |
 | DIGEST_REPORTS         | reports/ in DIGEST_HOME      | where reports are written                    |
+| DIGEST_UI_URL          | none                         | the Dagster UI, for links in notifications   |
+| DIGEST_REPORTS_URL     | none: reports are shown as paths | http(s) URL under which that folder is served |
+| DIGEST_EXECUTOR        | in_process                   | celery: steps run on dagster-celery's workers |
 """
 
 from __future__ import annotations
@@ -15,6 +18,8 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
+from urllib.parse import urlsplit
 
 from digest_pipeline.errors import InputError
 from digest_pipeline.spec import Digest
@@ -22,6 +27,8 @@ from digest_pipeline.spec_loading import load_folder
 
 PACKAGED_SPECS = Path(__file__).parent / "specs"
 DEMO_SPECS = Path(__file__).parent / "demo" / "specs"
+
+Executor = Literal["in_process", "celery"]
 
 
 @dataclass(frozen=True)
@@ -34,6 +41,9 @@ class Settings:
     environment: str
     reports: Path
     sends: bool = True
+    ui_url: str = ""
+    reports_url: str = ""
+    executor: Executor = "in_process"
 
     @classmethod
     def from_environment(cls) -> Settings:
@@ -46,6 +56,9 @@ class Settings:
             environment=os.environ.get("DIGEST_ENVIRONMENT") or "local",
             reports=Path(os.environ.get("DIGEST_REPORTS") or home / "reports").absolute(),
             sends=_is_on("DIGEST_SENDING"),
+            ui_url=_web_address("DIGEST_UI_URL"),
+            reports_url=_web_address("DIGEST_REPORTS_URL"),
+            executor=_executor("DIGEST_EXECUTOR"),
         )
 
     def digests(self) -> dict[str, Digest]:
@@ -67,3 +80,23 @@ def _is_on(variable: str) -> bool:
         # Anything else might be somebody's way of writing "off".
         raise InputError(f"{variable} is on or off, not {text!r}")
     return text == "on"
+
+
+def _web_address(variable: str) -> str:
+    """Return a URL that files can be linked under, without a slash at its end; "" for none."""
+    text = (os.environ.get(variable) or "").rstrip("/")
+    parts = urlsplit(text)
+    # It is shown to everybody who opens Dagster: no user, password or token belongs into it.
+    is_plain = parts.scheme in ("http", "https") and parts.netloc and "@" not in parts.netloc
+    if text and not (is_plain and not parts.query and not parts.fragment):
+        raise InputError(f"{variable} is the http(s) URL of a folder, as in https://host/reports")
+    return text
+
+
+def _executor(variable: str) -> Executor:
+    text = os.environ.get(variable) or "in_process"
+    if text == "celery":
+        return "celery"
+    if text != "in_process":
+        raise InputError(f"{variable} is in_process or celery, not {text!r}")
+    return "in_process"

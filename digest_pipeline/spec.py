@@ -11,18 +11,24 @@ from __future__ import annotations
 import difflib
 import math
 import os
+import re
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Literal, Self
+from urllib.parse import urlsplit
 from zoneinfo import ZoneInfo, available_timezones
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
 from sqlalchemy import text
 
+from digest_pipeline.addresses import Rejection, check_address
 from digest_pipeline.errors import PeriodError, SpecError
 from digest_pipeline.keys import DEFAULT_TENANT
 from digest_pipeline.outcomes import Proof
 from digest_pipeline.periods import Cadence, Period, last_ended, parse_period, periods_between, require_ended
+
+# No wider than what Dagster takes for an owner, so that a wrong one is told here, with its file and field.
+_OWNER = re.compile(r"(team:\S+|[A-Za-z0-9._%+-]+@[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)*\.[A-Za-z]{2,7})\Z").match
 
 
 class _Strict(BaseModel):
@@ -217,6 +223,82 @@ class Replay(_Strict):
     approve_above: int = Field(100, ge=0, description="more keys than this need somebody else's approval")
 
 
+class Notify(_Strict):
+    """Who is told when a person is needed, once per incident; the log is told always.
+
+    What a variable holds is checked when the file is read; a variable that is not set, when the Dagster
+    code location is loaded. An empty value switches its channel off.
+    """
+
+    webhook: EnvSetting | None = Field(None, description="http(s) URL that is sent JSON with POST; a secret")
+    webhook_secret: EnvSetting | None = Field(None, description="key of the signature header (HMAC-SHA256)")
+    email: EnvSetting | None = Field(None, description="addresses, comma separated; mailed by the gateway")
+    sender: str = Field("", description="the From header of these mails; content.sender without one")
+
+    @model_validator(mode="after")
+    def _can_be_told(self) -> Self:
+        if self.webhook_secret is not None and self.webhook is None:
+            raise ValueError("notify.webhook_secret signs what goes to notify.webhook: name that too")
+        for field, setting, check in (
+            ("webhook", self.webhook, _require_web_address),
+            ("webhook_secret", self.webhook_secret, _require_key),
+            ("email", self.email, _require_recipients),
+        ):
+            if setting is not None and (found := os.environ.get(setting.env, setting.default)):
+                try:
+                    check(found)
+                except ValueError as error:
+                    raise ValueError(f"notify.{field} ({setting.env}): {error}") from None
+        return self
+
+    @property
+    def webhook_url(self) -> str | None:
+        """Where the webhook is; None: none is wanted. Raises SpecError for an unset variable."""
+        return _wanted("notify.webhook", self.webhook)
+
+    @property
+    def signing_key(self) -> str | None:
+        """The key that signs webhooks; None: they are not signed. Raises SpecError for an unset variable."""
+        return _wanted("notify.webhook_secret", self.webhook_secret)
+
+    @property
+    def recipients(self) -> tuple[str, ...]:
+        """The addresses that are mailed, each once. Raises SpecError for an unset variable."""
+        found = _wanted("notify.email", self.email)
+        return _require_recipients(found) if found else ()
+
+
+def _wanted(field: str, setting: EnvSetting | None) -> str | None:
+    try:
+        return (setting.value().strip() or None) if setting is not None else None
+    except SpecError as error:
+        raise SpecError(f"{field}: {error}") from None
+
+
+# None of these may quote what it was given: a web address can hold a token, a list holds addresses.
+def _require_web_address(text: str) -> None:
+    parts = urlsplit(text.strip())
+    if parts.scheme not in ("http", "https") or not parts.hostname or not text.strip().isprintable():
+        raise ValueError("must be a web address, http(s)://host/path")
+    if parts.username is not None or parts.password is not None:
+        raise ValueError("must hold no user and password; sign with webhook_secret instead")
+
+
+def _require_key(text: str) -> None:
+    if len(text.strip()) < 16:
+        raise ValueError("is too short to sign with: at least 16 characters")
+
+
+def _require_recipients(text: str) -> tuple[str, ...]:
+    found: dict[str, None] = {}
+    for number, one in enumerate(text.split(","), 1):
+        address = check_address(one.strip())
+        if isinstance(address, Rejection):
+            raise ValueError(f"number {number} of the comma separated list is not an address")
+        found[address.value] = None
+    return tuple(found)
+
+
 class Tenants(_Strict):
     """``single``: one tenant, ``default``. ``column``: the customer source names it per row."""
 
@@ -228,9 +310,16 @@ class Digest(_Strict):
 
     name: str = Field(pattern=r"^[a-z][a-z0-9_]{0,62}$", description="part of every key: never change it")
     title: str = Field("", description="what readers see; the name without one")
+    owners: list[str] = Field([], description="of its assets in Dagster: a list of e-mails or team:name")
     cadence: Cadence = Field(description="weekly (ISO weeks) or daily")
     time_zone: TimeZoneName = Field(description="IANA name; periods run from midnight to midnight there")
     send_hour: int = Field(7, ge=0, le=23, description="when the schedule ticks, in that time zone")
+    automatic: bool = Field(
+        False, description="schedule and sensors start switched on; otherwise somebody does that in the UI"
+    )
+    catch_up_periods: int = Field(
+        4, ge=0, le=60, description="latest ended periods in which a missed one is still started; 0: none is"
+    )
     first_period: str = Field(description="2026-W42, or a date")
     last_period: str | None = Field(None, description="for a digest that ends")
     tenants: Tenants = Tenants()
@@ -247,9 +336,20 @@ class Digest(_Strict):
     retention: Retention = Retention()
     objective: Objective = Objective()
     replay: Replay = Replay()
+    notify: Notify = Notify()
     shared_address: Literal["separate", "merge"] = Field(
         "separate", description="merge: of customers with one address only the first is sent to"
     )
+
+    @field_validator("owners")
+    @classmethod
+    def _are_owners(cls, owners: list[str]) -> list[str]:
+        for number, owner in enumerate(owners, start=1):
+            if not _OWNER(owner):  # by its number: no address in an error
+                raise ValueError(
+                    f"number {number} is neither an e-mail address nor a team, as in team:growth"
+                )
+        return owners
 
     @model_validator(mode="after")
     def _periods_exist(self) -> Self:

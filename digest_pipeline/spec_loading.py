@@ -1,8 +1,14 @@
-"""Reading specifications from a folder of YAML files, with errors a person can act on."""
+"""Reading specifications from a folder of YAML files, with errors a person can act on.
+
+A file is either a specification, or a component's ``defs.yaml`` that holds the same fields as its
+``attributes``: a project made of components is read by the command line too.
+"""
 
 from __future__ import annotations
 
+import copy
 import difflib
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,18 +18,22 @@ from pydantic import BaseModel, ValidationError
 from digest_pipeline.errors import SpecError
 from digest_pipeline.spec import Digest
 
+COMPONENT = "digest_pipeline.defs.component.DigestComponent"
+"""What a ``defs.yaml`` names as its ``type`` where its ``attributes`` are a specification."""
+
 _SQL_OWNERS = ("customers", "content")
 
 
 def load_folder(folder: Path) -> dict[str, Digest]:
-    """Return the digests of a folder by name, from every ``*.yaml`` and ``*.yml`` in it.
+    """Return the digests of a folder by name, from every ``*.yaml`` and ``*.yml`` in it, and from the
+    digest components in folders below it.
 
     Raises SpecError when the folder holds none, a file is wrong, or two files name the same digest.
     """
     if not folder.is_dir():
         raise SpecError(f"{folder}: no such folder of digest specifications (DIGEST_SPECS names it)")
     found: dict[str, Digest] = {}
-    for path in sorted([*folder.glob("*.yaml"), *folder.glob("*.yml")]):
+    for path in _files(folder):
         digest = load_file(path)
         if digest.name in found:
             raise SpecError(f"{path}: name: a digest called {digest.name!r} is already in this folder")
@@ -35,8 +45,28 @@ def load_folder(folder: Path) -> dict[str, Digest]:
 
 def load_file(path: Path) -> Digest:
     """Return the digest one file describes. Raises SpecError naming file, field and nearest name."""
+    return _validated(path, _read(path, seen=()))
+
+
+def digest_of(fields: Mapping[str, Any], file: Path) -> Digest:
+    """Return the digest of these fields, as if they stood in ``file``: paths are relative to its folder.
+
+    Raises SpecError as ``load_file`` does.
+    """
+    return _validated(file, _extended(file, copy.deepcopy(dict(fields)), seen=()))
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    yield from sorted([*folder.glob("*.yaml"), *folder.glob("*.yml")])
+    for path in sorted(folder.glob("*/**/defs.yaml")):
+        # Other components' files are not ours to read, nor to complain about.
+        if COMPONENT in path.read_text(encoding="utf-8", errors="replace"):
+            yield path
+
+
+def _validated(path: Path, fields: dict[str, Any]) -> Digest:
     try:
-        return Digest.model_validate(_read(path, seen=()))
+        return Digest.model_validate(fields)
     except ValidationError as error:
         lines = [f"{path}: {_explain(one)}" for one in error.errors(include_url=False, include_input=False)]
         raise SpecError("\n".join(lines)) from None
@@ -55,6 +85,14 @@ def _read(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
         raise SpecError(f"{path}: is not valid YAML{where}") from error
     if not isinstance(data, dict):
         raise SpecError(f"{path}: must be a mapping of fields")
+    if data.get("type") == COMPONENT:
+        data = data.get("attributes")
+        if not isinstance(data, dict):
+            raise SpecError(f"{path}: attributes: must be a mapping of fields")
+    return _extended(path, data, seen)
+
+
+def _extended(path: Path, data: dict[str, Any], seen: tuple[Path, ...]) -> dict[str, Any]:
     data = _resolve_files(path, data)
     base = data.pop("extends", None)
     if base is None:

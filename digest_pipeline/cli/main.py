@@ -37,6 +37,8 @@ def cli(log_level: str) -> None:
 def _add_commands() -> None:
     from digest_pipeline.cli import decide, govern, inspect, letters, operate, serve
     from digest_pipeline.cli.demo import demo
+    from digest_pipeline.cli.gate import gate
+    from digest_pipeline.cli.notify import notify
     from digest_pipeline.lab.bench.command import bench
     from digest_pipeline.lab.command import lab
 
@@ -47,6 +49,7 @@ def _add_commands() -> None:
         operate.db,
         operate.run,
         operate.check,
+        gate,
         letters.dead_letters,
         decide.replay,
         letters.unknowns,
@@ -60,6 +63,7 @@ def _add_commands() -> None:
         inspect.preview,
         inspect.report,
         inspect.gateways,
+        notify,
         bench,
         lab,
     ):

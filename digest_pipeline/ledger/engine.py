@@ -184,7 +184,10 @@ def _create_engine(url: URL) -> Engine:
 def _postgresql(url: URL) -> Engine:
     # READ COMMITTED is what SKIP LOCKED and guarded updates are designed for; synchronous_commit is
     # set here because a claim that a crash can undo is a second mail.
+    # Behind what the URL asks for, such as a search path, which it would replace otherwise.
+    asked = url.query.get("options", "")
     options = (
+        f"{asked if isinstance(asked, str) else ' '.join(asked)} "
         "-c synchronous_commit=on -c default_transaction_isolation=read\\ committed "
         # A process that was stopped inside a transaction would hold its locks for ever.
         "-c idle_in_transaction_session_timeout=120s"

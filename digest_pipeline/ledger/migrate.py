@@ -8,32 +8,37 @@ from alembic import command
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import Connection, insert, select, text
+from sqlalchemy import Connection, insert, inspect, select, text
 from sqlalchemy.exc import DBAPIError
 
-from digest_pipeline.errors import EnvironmentMismatchError, LedgerError, SchemaVersionError
+from digest_pipeline.errors import EnvironmentMismatchError, InputError, LedgerError, SchemaVersionError
 from digest_pipeline.keys import KEY_VERSION
 from digest_pipeline.ledger.dialects import is_postgresql, ledger_now, skip_tokens
 from digest_pipeline.ledger.engine import Ledger
-from digest_pipeline.ledger.schema import ledger_identity
+from digest_pipeline.ledger.schema import ledger_identity, metadata
 
 _MIGRATIONS = Path(__file__).parent / "migrations"
 # Some managed servers keep pg_control_* from ordinary roles: insufficient privilege, no such function.
 _NOT_FOR_US = ("42501", "42883")
 _LOCK = 0x646967657374  # "digest": serialises two upgrades of one database
+_DAGSTERS = frozenset({"daemon_heartbeats", "event_logs", "job_ticks", "run_tags"})
+"""Tables by which Dagster's storage is known, each from another part of it."""
 
 
 def upgrade(ledger: Ledger, environment: str) -> str:
     """Bring the schema to this build's version and return it; a no-op when it is there already.
 
     All of it in one transaction. Two upgrades at once: the second waits and finds nothing to do.
-    A fresh ledger is bound to ``environment``. Raises SchemaVersionError for a newer build's ledger.
+    A fresh ledger is bound to ``environment``. Raises SchemaVersionError for a newer build's ledger, and
+    InputError for a schema that holds Dagster's tables, or tables of others by a name the ledger needs.
     """
 
     def migrate(conn: Connection) -> str:
         if is_postgresql(conn):
             conn.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK})
-        _require_known(current_version(conn))
+        found = current_version(conn)
+        _require_known(found)
+        _require_own_schema(conn, found)
         command.upgrade(_config(conn), "head")
         _bind_if_new(conn, environment)
         return head_version()
@@ -79,6 +84,21 @@ def _require_known(found: str | None) -> None:
     if found is not None and found not in known:
         raise SchemaVersionError(
             f"the ledger has schema {found}, which this build does not know: a newer build migrated it"
+        )
+
+
+def _require_own_schema(conn: Connection, found: str | None) -> None:
+    present = set(inspect(conn).get_table_names())
+    if present & _DAGSTERS:
+        # Its migrations and retention rules would run beside ours, and one restore would take both back.
+        raise InputError(
+            "this schema holds Dagster's own tables; the ledger may share its server, never its schema: "
+            "let DIGEST_LEDGER_URL name a database of its own"
+        )
+    if found is None and (taken := sorted(present & set(metadata.tables))):
+        raise InputError(
+            f"this schema holds no ledger, but tables the ledger would need: {', '.join(taken)}; "
+            "let DIGEST_LEDGER_URL name an empty database"
         )
 
 

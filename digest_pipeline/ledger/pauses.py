@@ -20,11 +20,12 @@ def remove(conn: Connection, kind: str, name: str) -> bool:
     return conn.execute(pause.delete().where(where)).rowcount > 0
 
 
-def covers(conn: Connection, digest: str, tenant: str) -> bool:
-    """Whether a digest, or this tenant of it, is paused."""
+def covers(conn: Connection, digest: str, tenant: str, gateway: str) -> bool:
+    """Whether a digest, this tenant of it, or the gateway that it goes through, is paused."""
     own = or_(
         and_(pause.c.kind == "digest", pause.c.name == digest),
         and_(pause.c.kind == "tenant", pause.c.name == f"{digest}/{tenant}"),
+        and_(pause.c.kind == "gateway", pause.c.name == gateway),
     )
     return conn.execute(select(pause.c.name).where(own)).first() is not None
 

@@ -132,10 +132,11 @@ class Summary:
         return not any(self.states.get(state, 0) for state in waiting)
 
 
-def summarise(conn: Connection, ids: Sequence[int], *, sends: bool = True) -> Summary:
+def summarise(conn: Connection, ids: Sequence[int], *, sends: bool = True, gateway: str = "") -> Summary:
     """Return the summary of some manifests (of one period, usually one per tenant).
 
-    ``sends`` False: sending is disabled here, so that all that waits is held for that.
+    ``sends`` False: sending is disabled here, so that all that waits is held for that. ``gateway``: the one
+    they would go through, so that a pause of it counts too.
     """
     rows = headers(conn, ids)
     current = now(conn)
@@ -151,7 +152,7 @@ def summarise(conn: Connection, ids: Sequence[int], *, sends: bool = True) -> Su
             counts[State.PENDING] += missing
             held[HoldReason.CONTENT_NOT_SEALED] += missing
         states.update(counts)
-        held.update(_held(conn, row, current, counts, sends))
+        held.update(_held(conn, row, current, counts, sends, gateway))
         if sum(counts.get(s, 0) for s in (State.PENDING, State.RETRY, State.CLAIMED, State.UNKNOWN)):
             since = row.content_sealed_at or row.sealed_at or row.selected_at
             oldest = since if oldest is None else min(oldest, since)
@@ -180,7 +181,9 @@ def _state_counts(conn: Connection, manifest_id: int) -> Counter[str]:
     return Counter({str(state): int(count) for state, count in conn.execute(query)})
 
 
-def _held(conn: Connection, row: Row[Any], current: int, counts: Counter[str], sends: bool) -> Counter[str]:
+def _held(
+    conn: Connection, row: Row[Any], current: int, counts: Counter[str], sends: bool, gateway: str
+) -> Counter[str]:
     held: Counter[str] = Counter()
     waiting = counts[State.PENDING] + counts[State.RETRY]
     late = row.late_until is not None and current < row.late_until
@@ -189,7 +192,7 @@ def _held(conn: Connection, row: Row[Any], current: int, counts: Counter[str], s
             held[HoldReason.SENDING_DISABLED] += waiting
         elif row.in_doubt_from_at is not None and row.doubted_at is None:
             held[HoldReason.RESTORED] += waiting
-        elif pauses.covers(conn, row.digest, row.tenant):
+        elif pauses.covers(conn, row.digest, row.tenant, gateway):
             held[HoldReason.PAUSED] += waiting
         elif current < row.window_opens_at:
             held[HoldReason.WINDOW_NOT_OPEN] += waiting

@@ -329,6 +329,36 @@ rate_gate = Table(
     Column("probe_at", BigInteger),
 )
 
+incident = Table(
+    "incident",
+    metadata,
+    Column("id", String(32), primary_key=True, comment="drawn at random; people are told under it"),
+    Column("kind", String(32), nullable=False),
+    Column("digest", Text, nullable=False, comment="empty: of no digest"),
+    Column("period", Text, nullable=False, comment="empty: of no period"),
+    Column("subject", Text, nullable=False, comment="step and error class, check, hold reason or gate"),
+    Column("severity", String(16), nullable=False),
+    Column("facts", Text, nullable=False, comment="JSON: what people are told; fixed at the opening"),
+    Column("times", Integer, nullable=False, comment="failures that were the same thing"),
+    Column("opened_at", BigInteger, nullable=False),
+    Column("last_seen_at", BigInteger, nullable=False),
+    Column("event_at", BigInteger, nullable=False, comment="of the newest event taken in"),
+    Column("closed_at", BigInteger, comment="when it was well again"),
+)
+
+incident_notice = Table(
+    "incident_notice",
+    metadata,
+    Column("incident_id", String(32), ForeignKey("incident.id"), primary_key=True),
+    Column("channel", String(64), primary_key=True, comment="log, webhook, email:hash of the address"),
+    Column("tries", Integer, nullable=False, server_default="0"),
+    Column("next_try_at", BigInteger, comment="NULL: told, or given up"),
+    Column("told_at", BigInteger),
+    Column("outcome", String(16), comment="of the newest try"),
+    Column("doubtful_at", BigInteger, comment="first try that may have reached somebody, not disproved"),
+    Column("account", Text, comment="of the provider, at the newest try"),
+)
+
 # claims.claim: the next due rows of a manifest. Final rows leave it, so it stays as small as the work.
 Index(
     "ix_delivery_open",
@@ -358,3 +388,23 @@ Index(
 Index("ix_attempt_delivery", attempt.c.manifest_id, attempt.c.ordinal)
 # reads: the manifest a customer is in, and every period of a customer.
 Index("ix_manifest_entry_customer", manifest_entry.c.customer_id)
+# incidents: at most one of a thing is open. Two sensors that see it at once: one opens it, one counts.
+Index(
+    "uq_incident_open",
+    incident.c.kind,
+    incident.c.digest,
+    incident.c.period,
+    incident.c.subject,
+    unique=True,
+    postgresql_where=incident.c.closed_at.is_(None),
+    sqlite_where=incident.c.closed_at.is_(None),
+)
+# incidents: whether an event was taken in before, by an incident that is closed.
+Index("ix_incident_identity", incident.c.kind, incident.c.digest, incident.c.period, incident.c.subject)
+# notices.due: who has still to be told.
+Index(
+    "ix_incident_notice_due",
+    incident_notice.c.next_try_at,
+    postgresql_where=incident_notice.c.next_try_at.is_not(None),
+    sqlite_where=incident_notice.c.next_try_at.is_not(None),
+)

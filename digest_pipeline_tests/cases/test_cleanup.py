@@ -22,6 +22,8 @@ NOTHING_PRIVATE = {
                 "late_outcome", "message_id", "outcome", "stage"},
     "delivery": {"account", "claimed_by", "cleaned_by", "failure_class", "gateway", "hold_reason", "message_id",
                  "payload_hash", "proof", "state", "suppression"},
+    "incident": {"digest", "facts", "id", "kind", "period", "severity", "subject"},
+    "incident_notice": {"account", "channel", "incident_id", "outcome"},
     "ledger_identity": {"environment", "fingerprint"},
     "manifest": {"build_token", "checksum", "content_build_token", "content_checksum", "content_run_id", "digest",
                  "excluded", "freezing_run_id", "period", "render_inputs", "state", "template_hash", "tenant",
