@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import UTC
+from datetime import UTC, datetime, time, timedelta
 from typing import TYPE_CHECKING
 
 import dagster as dg
 
 from digest_pipeline.defs.names import ASSETS, asset_key, checks_job_name, job_name, period_tag
-from digest_pipeline.periods import Cadence, last_ended
+from digest_pipeline.periods import Cadence, Period, last_ended
 from digest_pipeline.spec import Digest
 
 if TYPE_CHECKING:
@@ -41,7 +41,9 @@ def schedule_of(digest: Digest, job: UnresolvedAssetJobDefinition) -> dg.Schedul
     """Return the schedule: every week on Monday, or every day, at the send hour, in the digest's zone.
 
     A tick materialises the period that ended before its own scheduled time, never one read from the
-    clock, so a late daemon asks for the right one.
+    clock, so a late daemon asks for the right one. It does so also where somebody has materialised the
+    period already: that run sends what is left, which may be nothing, and reports. While another run of
+    the period is under way, the instance's limit on ``digest/period`` keeps it queued.
     """
     cron = f"0 {digest.send_hour} * * {'1' if digest.cadence is Cadence.WEEKLY else '*'}"
 
@@ -50,6 +52,9 @@ def schedule_of(digest: Digest, job: UnresolvedAssetJobDefinition) -> dg.Schedul
         job=job,
         cron_schedule=cron,
         execution_timezone=digest.time_zone,
+        default_status=dg.DefaultScheduleStatus.RUNNING
+        if digest.automatic
+        else dg.DefaultScheduleStatus.STOPPED,
         description=f"Sends each period of {digest.name} once it has ended.",
     )
     def tick(context: dg.ScheduleEvaluationContext) -> dg.RunRequest | dg.SkipReason:
@@ -66,3 +71,12 @@ def schedule_of(digest: Digest, job: UnresolvedAssetJobDefinition) -> dg.Schedul
         )
 
     return tick
+
+
+def tick_of(digest: Digest, period: Period) -> datetime:
+    """Return when the schedule ticks for a period (UTC); where the hour comes twice, the later one.
+
+    Where the clocks skip the hour, it is the instant at which they do.
+    """
+    local = datetime.combine(period.last_day + timedelta(days=1), time(digest.send_hour), digest.zone)
+    return max(local.astimezone(UTC), local.replace(fold=1).astimezone(UTC))

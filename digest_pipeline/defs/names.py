@@ -10,8 +10,14 @@ from digest_pipeline.periods import Period
 from digest_pipeline.spec import Digest
 
 CODE_VERSION = version("digest-pipeline")
+PARTITION_TAG = "dagster/partition"
 PERIOD_TAG = "digest/period"
 """``customer_digest:2026-W42`` on every run of a period: the instance runs one of each at a time."""
+FOLLOW_UP_TAG = "digest/follow_up"
+"""Why a sensor started a run, e.g. ``retries_due``; on no other run."""
+
+FOLLOW_UP_AT_TAG = "digest/follow_up_at"
+"""When it did, by the ledger's clock."""
 
 ASSETS = (
     "eligible_customers",
@@ -53,7 +59,7 @@ def partition_of(
     context: dg.AssetExecutionContext | dg.AssetCheckExecutionContext | dg.OpExecutionContext,
 ) -> str:
     """Return the run's partition key, also where only checks run and Dagster gives it as a tag alone."""
-    key = context.run.tags.get("dagster/partition")
+    key = context.run.tags.get(PARTITION_TAG)
     if key is None:
         raise dg.DagsterInvariantViolationError(
             "this needs one partition: choose a period in the launch dialog"

@@ -1,6 +1,6 @@
 """A tick names the period that ended before its own scheduled time, whatever the clock says."""
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -9,7 +9,9 @@ import pytest
 from dagster._utils.schedules import schedule_execution_time_iterator
 
 from digest_pipeline.defs.build import build_definitions
+from digest_pipeline.defs.jobs import tick_of
 from digest_pipeline.defs.partitions import partitions_of
+from digest_pipeline.periods import last_ended
 from digest_pipeline.spec import Digest
 from digest_pipeline_tests.harness.ledgers import tiny_spec
 
@@ -114,3 +116,22 @@ def test_a_tick_before_the_local_monday_does_not_name_a_week_that_still_runs(tmp
     digest = tiny_spec(tmp_path, time_zone=NEW_YORK)
     request = answer(digest, datetime(2026, 3, 9, 2, tzinfo=UTC))
     assert request.partition_key == "2026-W09-1"
+
+
+@pytest.mark.parametrize("zone", [NEW_YORK, BERLIN, LORD_HOWE, "America/Santiago"])
+@pytest.mark.parametrize("hour", [0, 1, 2, 3, 7])
+def test_the_catch_up_knows_when_the_schedule_ticks_whatever_the_clocks_do(tmp_path, zone, hour):
+    """A year of days: never before the schedule's own tick, and after it only where the hour comes twice."""
+    digest = tiny_spec(tmp_path, cadence="daily", first_period="2026-01-01", time_zone=zone, send_hour=hour)
+    start = datetime(2026, 1, 2, tzinfo=ZoneInfo(zone))
+    for at in ticks(digest, start - timedelta(hours=1), 370):
+        period = last_ended(at, digest.cadence, zone)  # what the tick itself asks
+        assert timedelta(0) <= tick_of(digest, period) - at <= timedelta(hours=1)
+
+
+def test_a_tick_asks_also_for_a_week_that_somebody_has_run_by_hand(tmp_path):
+    """The schedule looks at no run: that run sends what is left, and reports."""
+    digest = tiny_spec(tmp_path)
+    request = answer(digest, datetime(2026, 3, 9, 7, tzinfo=ZoneInfo(BERLIN)))
+    assert request.run_key == "2026-W10@2026-03-09T06:00:00+00:00"
+    assert request.asset_selection is None
