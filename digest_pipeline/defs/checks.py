@@ -7,18 +7,18 @@ that a newer pass cannot hide an older failure.
 # No `from __future__ import annotations` here: Dagster reads the types of decorated functions.
 
 from dataclasses import dataclass
-from typing import Any
 
 import dagster as dg
 from sqlalchemy import Connection
 
-from digest_pipeline.defs.names import asset_key, partition_of
+from digest_pipeline.defs.check_results import result_of
+from digest_pipeline.defs.names import PARTITION_TAG, asset_key, partition_of
 from digest_pipeline.defs.plans import send_plan
 from digest_pipeline.defs.resources import Installation
 from digest_pipeline.errors import InputError
 from digest_pipeline.ledger import reads
 from digest_pipeline.periods import Period
-from digest_pipeline.reconciliation import invariants
+from digest_pipeline.reconciliation import invariants, objectives
 from digest_pipeline.reconciliation.invariants import (
     IS_BULK,
     NOT_ASKED,
@@ -33,12 +33,16 @@ from digest_pipeline.spec import Digest
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One invariant as a check of an asset. ``everywhere``: also asked about all other periods."""
+    """One invariant as a check of an asset. ``everywhere``: also asked about all other periods.
+
+    ``severity``: of a violation in the run's own period.
+    """
 
     asset: str
     invariant: Invariant
     blocking: bool = False
     everywhere: bool = False
+    severity: dg.AssetCheckSeverity = dg.AssetCheckSeverity.ERROR
 
     @property
     def name(self) -> str:
@@ -52,7 +56,10 @@ CHECKS = (
     Check("delivery_outcomes", invariants.no_duplicate_sends, blocking=True, everywhere=True),
     Check("delivery_outcomes", invariants.every_delivery_is_visible, everywhere=True),
     Check("delivery_outcomes", invariants.attempts_within_policy),
-    Check("reconciliation_report", invariants.coverage_meets_objective),
+    # A held period is no fault, and must be seen on the asset itself: its own run ends green. Only a check
+    # marks the asset in the graph, and only of its own period: a week left unsent for good is not news.
+    Check("delivery_outcomes", objectives.nothing_is_held, severity=dg.AssetCheckSeverity.WARN),
+    Check("reconciliation_report", objectives.coverage_meets_objective),
     Check("reconciliation_report", invariants.no_unknown_past_retention, everywhere=True),
     Check(
         "cleaned_digest_rows", invariants.cleanup_only_after_definitive_send, blocking=True, everywhere=True
@@ -78,10 +85,12 @@ def _listing_check(digest: Digest) -> dg.AssetChecksDefinition:
         description=doc,
     )
     def evaluate(context: dg.AssetCheckExecutionContext, installation: Installation) -> dg.AssetCheckResult:
-        plan = send_plan(installation, digest, digest.period(partition_of(context)), "check", "check")
+        period = _checked_period(context, digest, installation)
+        plan = send_plan(installation, digest, period, "check", "check")
         own = invariant(ask(installation.ledger, plan, sample=SAMPLE))
         bulk = bool(dict(own.facts)[IS_BULK])
-        return _result(own, 0, dg.AssetCheckSeverity.ERROR if bulk else dg.AssetCheckSeverity.WARN)
+        severity = dg.AssetCheckSeverity.ERROR if bulk else dg.AssetCheckSeverity.WARN
+        return result_of(installation.ledger, digest, period, own, severity=severity)
 
     return evaluate
 
@@ -93,7 +102,7 @@ def _asset_check(digest: Digest, check: Check) -> dg.AssetChecksDefinition:
         asset=asset_key(digest, check.asset), name=check.name, blocking=check.blocking, description=doc
     )
     def evaluate(context: dg.AssetCheckExecutionContext, installation: Installation) -> dg.AssetCheckResult:
-        period = digest.period(partition_of(context))
+        period = _checked_period(context, digest, installation)
         with installation.ledger.read() as conn:
             ids = reads.manifest_ids(conn, digest.name, period.label)
             if not ids:
@@ -101,20 +110,31 @@ def _asset_check(digest: Digest, check: Check) -> dg.AssetChecksDefinition:
             own = check.invariant(conn, digest, ids)
             others = _elsewhere(conn, digest, check, ids)
         if check.invariant is invariants.no_duplicate_sends and own.holds:
-            own = _ask_provider(installation, digest, period)
-        return _result(own, others)
+            own = _ask_provider(installation, digest, period, own)
+        return result_of(installation.ledger, digest, period, own, others, check.severity)
 
     return evaluate
 
 
-def _elsewhere(conn: Connection, digest: Digest, check: Check, ids: tuple[int, ...]) -> int:
-    if not check.everywhere:
-        return 0
-    other = reads.other_manifest_ids(conn, digest.name, ids)
-    return check.invariant(conn, digest, other).violations if other else 0
+def _checked_period(
+    context: dg.AssetCheckExecutionContext, digest: Digest, installation: Installation
+) -> Period:
+    """Return the run's period; the newest frozen one where a check's own page started it and asked for none."""
+    if PARTITION_TAG in context.run.tags:
+        return digest.period(partition_of(context))
+    with installation.ledger.read() as conn:
+        frozen = reads.frozen_periods(conn, digest.name)
+    if not frozen:
+        raise InputError(f"{digest.name} was never run: there is nothing to check")
+    return digest.period(frozen[-1])
 
 
-def _ask_provider(installation: Installation, digest: Digest, period: Period) -> Verdict:
+def _elsewhere(conn: Connection, digest: Digest, check: Check, ids: tuple[int, ...]) -> Verdict:
+    other = reads.other_manifest_ids(conn, digest.name, ids) if check.everywhere else ()
+    return check.invariant(conn, digest, other) if other else Verdict()
+
+
+def _ask_provider(installation: Installation, digest: Digest, period: Period, own: Verdict) -> Verdict:
     """Ask about keys with two or more attempts on the wire: only the provider knows of two messages."""
     plan = send_plan(installation, digest, period, "check", "check")
     found = ask(installation.ledger, plan, sample=0)
@@ -122,36 +142,12 @@ def _ask_provider(installation: Installation, digest: Digest, period: Period) ->
     return Verdict(
         len(found.duplicated),
         keys,
-        "the provider lists more than one message for these keys",
+        "the provider lists more than one message for these customers",
         f"digest trace {keys[0]}" if keys else "",
         (
+            *own.facts,
             ("provider_asked", found.asked),
             (UNANSWERED, len(found.unanswered)),
             *(((NOT_ASKED, found.reason),) if found.reason else ()),
         ),
-    )
-
-
-def _result(
-    own: Verdict, elsewhere: int, severity: dg.AssetCheckSeverity = dg.AssetCheckSeverity.ERROR
-) -> dg.AssetCheckResult:
-    metadata: dict[str, Any] = {"violations": own.violations, "violations_in_other_periods": elsewhere}
-    metadata.update(dict(own.facts))
-    unanswered = int(metadata.get(UNANSWERED, 0))
-    description = "holds"
-    if not own.holds:
-        metadata["keys"] = dg.MetadataValue.json(list(own.keys))
-        metadata["next"] = own.next_command
-        description = f"{own.violations}: {own.why}. Next: {own.next_command}"
-    elif elsewhere:
-        description = f"holds for this period; {elsewhere} violations in other periods"
-    elif unanswered:
-        description = f"holds as far as the ledger tells; {unanswered} keys could not be asked about"
-    elif NOT_ASKED in metadata:
-        description = f"holds as far as the ledger tells; not asked: {metadata[NOT_ASKED]}"
-    return dg.AssetCheckResult(
-        passed=own.holds and elsewhere == 0 and not unanswered,
-        severity=dg.AssetCheckSeverity.WARN if own.holds else severity,
-        description=description,
-        metadata=metadata,
     )

@@ -9,29 +9,38 @@ from the ledger until nothing is due cannot lose any.
 from typing import Any
 
 import dagster as dg
+from pydantic import Field
 
+from digest_pipeline.defs.executors import SEND_TAGS
+from digest_pipeline.defs.metadata import by_state, links, not_sent, tags_of
 from digest_pipeline.defs.names import CODE_VERSION, asset_key, period_of_run
 from digest_pipeline.defs.partitions import partitions_of
 from digest_pipeline.defs.plans import send_plan
 from digest_pipeline.defs.resources import Installation
 from digest_pipeline.delivery import run as delivery
-from digest_pipeline.delivery.plan import SendPlan
 from digest_pipeline.errors import InputError
-from digest_pipeline.ledger import gates, migrate, reads
+from digest_pipeline.ledger import gates, migrate
 from digest_pipeline.operations.late import allow_late
 from digest_pipeline.periods import Period
 from digest_pipeline.reconciliation.publish import publish_report
+from digest_pipeline.reconciliation.reporting.figures import Figures, read_figures
+from digest_pipeline.reconciliation.reporting.markdown import summary_of
+from digest_pipeline.reconciliation.reporting.outcomes import as_outcomes, unsent_reasons
+from digest_pipeline.reconciliation.reporting.report import as_row
+from digest_pipeline.reconciliation.reporting.speed import Speed
+from digest_pipeline.reconciliation.reporting.verdict import status_of
 from digest_pipeline.spec import Digest
-from digest_pipeline.states import State
 
 
 class DeliveryConfig(dg.Config):
     """Set in the Launchpad, to send a period whose delivery window has closed."""
 
-    allow_late: bool = False
-    reason: str = ""
-    hours: float = 24.0
-    by: str = ""
+    allow_late: bool = Field(
+        default=False, description="Send this period although its delivery window has closed."
+    )
+    reason: str = Field(default="", description="Why, for the audit trail; needed with allow_late.")
+    hours: float = Field(default=24.0, description="How long the permission lasts.")
+    by: str = Field(default="", description="Who decides, for the audit trail: declared, not proven.")
 
 
 def delivery_outcomes(digest: Digest) -> dg.AssetsDefinition:
@@ -43,12 +52,15 @@ def delivery_outcomes(digest: Digest) -> dg.AssetsDefinition:
         ins={"digest_rows": dg.AssetIn(key=asset_key(digest, "digest_rows"), dagster_type=dg.Nothing)},
         partitions_def=partitions_of(digest),
         group_name=digest.name,
+        owners=digest.owners,
+        tags=tags_of(digest) | {"digest/sends": "mail"},
         kinds={"email"},
         code_version=CODE_VERSION,
         description=(
-            "What became of every customer of the manifest. Materialising it SENDS what is due and was not "
-            "sent before; a period whose window has closed is held unless allow_late is set with a reason. "
-            "Materialising it again, or re-executing any step, sends nothing twice: the ledger decides."
+            "What became of every customer of the manifest.\n\n"
+            "**Materialising it SENDS** what is due and was not sent before. A period whose delivery window "
+            "has closed is held: to send it all the same, set `allow_late` with a `reason` in the launchpad. "
+            "Again, or any step re-executed: nothing is sent twice, the ledger decides."
         ),
     )
     def delivery_outcomes(digest_rows: Any) -> Any:
@@ -106,6 +118,7 @@ def _send_op(digest: Digest) -> dg.OpDefinition:
         ins={"planned": dg.In(dg.Nothing)},
         out=dg.Out(dg.Nothing),
         description="Claims, sends and settles until nothing is due; then asks about what is unknown.",
+        tags=SEND_TAGS,
     )
     def send_batches(context: dg.OpExecutionContext, installation: Installation) -> None:
         period = period_of_run(context, digest)
@@ -136,17 +149,17 @@ def _collect_op(digest: Digest) -> dg.OpDefinition:
     def collect_outcomes(context: dg.OpExecutionContext, installation: Installation) -> None:
         period = period_of_run(context, digest)
         plan = send_plan(installation, digest, period, context.run.run_id, "collect")
-        metadata = outcome_metadata(installation, plan, context.run.run_id)
-        with installation.ledger.read() as conn:
+        with installation.ledger.snapshot() as conn:
+            figures = read_figures(conn, digest, period, plan.run_id, None, None)
             gate = gates.read(conn, plan.gate)
-        if gate is not None and gate.halt_reason is not None and metadata["waiting"]:
-            report = publish_report(
-                installation.ledger, plan, period, installation.settings.reports, ask_provider=False
-            )
+        metadata = outcome_metadata(figures)
+        if gate is not None and gate.halt_reason is not None and figures.open:
+            reports = installation.settings.reports
+            report = publish_report(installation.ledger, plan, period, reports, ask_provider=False)
             raise dg.Failure(
-                f"sending is halted ({gate.halt_reason}); {metadata['waiting']} deliveries wait. Mend the "
+                f"sending is halted ({gate.halt_reason}); {figures.open} deliveries wait. Mend the "
                 "cause and run this period again: it tries one, and goes on by itself if that works",
-                metadata={**metadata, "report": dg.MetadataValue.path(str(report.html))},
+                metadata={**metadata, **links(installation.settings, report)},
                 allow_retries=False,
             )
         context.add_output_metadata(metadata)
@@ -154,25 +167,19 @@ def _collect_op(digest: Digest) -> dg.OpDefinition:
     return collect_outcomes
 
 
-def outcome_metadata(installation: Installation, plan: SendPlan, run_id: str) -> dict[str, Any]:
-    """Return what the delivery asset shows: counts that plot over partitions, and what is left."""
-    with installation.ledger.read() as conn:
-        summary = reads.summarise(conn, plan.manifest_ids, sends=plan.digest.sending.enabled)
-        now_sent = reads.accepted_by_run(conn, plan.manifest_ids, run_id)
-    waiting = sum(summary.states[s] for s in (State.PENDING, State.RETRY, State.CLAIMED, State.UNKNOWN))
-    reached = summary.states[State.SENT] + summary.states[State.CLEANED]
-    status = "complete" if summary.is_settled else "incomplete"
-    if summary.held:
-        status += ": held " + ", ".join(f"{reason} {count}" for reason, count in summary.held.items())
+def outcome_metadata(figures: Figures) -> dict[str, Any]:
+    """Return what the delivery asset shows: what this run did, counts that plot, and what is left and why."""
+    run = figures.speed.get(figures.run_id, Speed())
+    already = max(0, figures.reached - run.accepted)
     return {
-        "status": status,
-        "eligible": summary.entries,
-        "sent_now": now_sent,
-        "already_sent": max(0, reached - now_sent),
-        **{str(state): count for state, count in summary.states.items()},
-        "waiting": waiting,
-        "held": sum(summary.held.values()),
-        "duplicates": summary.duplicates,
-        "coverage": round(summary.coverage, 6),
-        **{f"failed_{name}": count for name, count in summary.failed.items()},
+        "status": status_of(figures),
+        "summary": dg.MetadataValue.md(
+            f"This run sent **{run.accepted:,}**; {already:,} had been sent before.\n\n{summary_of(figures)}"
+        ),
+        "sent_now": run.accepted,
+        "already_sent": already,
+        **as_outcomes(figures),
+        "seconds": round(run.seconds, 3),
+        **by_state([as_row(one) for one in figures.tenants]),
+        "not_sent": not_sent(unsent_reasons(figures)),
     }

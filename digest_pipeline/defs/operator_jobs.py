@@ -149,7 +149,8 @@ def operator_jobs() -> list[dg.JobDefinition]:
 
 
 def _job(name: str, op: dg.OpDefinition, description: str) -> dg.JobDefinition:
-    @dg.job(name=name, description=description, tags=TAGS)
+    # Never on Celery's workers: a pause would wait behind the steps that it is to stop, and a key file lies here.
+    @dg.job(name=name, description=description, tags=TAGS, executor_def=dg.in_process_executor)
     def made() -> None:
         op()
 

@@ -15,7 +15,7 @@ from typing import Any
 import dagster as dg
 
 from digest_pipeline.defs.build import build_definitions
-from digest_pipeline.defs.names import checks_job_name, job_name, period_tag
+from digest_pipeline.defs.names import PARTITION_TAG, checks_job_name, job_name, period_tag
 from digest_pipeline.periods import Period
 from digest_pipeline.spec import Digest
 
@@ -69,12 +69,17 @@ def use_instance(home: Path) -> Path:
     here = Path.cwd()
     folder = here if (here / INSTANCE_FILE).exists() else home / "dagster"
     if folder != here:
-        folder.mkdir(parents=True, exist_ok=True)
-        file = folder / INSTANCE_FILE
-        if not file.exists():
-            file.write_text(EMBEDDED_INSTANCE.format(folder=folder), encoding="utf-8")
+        make_instance(folder)
     os.environ["DAGSTER_HOME"] = str(folder)
     return folder
+
+
+def make_instance(folder: Path) -> None:
+    """Make a folder an embedded instance of Dagster, unless it is an instance already."""
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / INSTANCE_FILE
+    if not file.exists():
+        file.write_text(EMBEDDED_INSTANCE.format(folder=folder), encoding="utf-8")
 
 
 def run_period(digest: Digest, period: Period, *, late_reason: str = "", by: str = "") -> RunOutcome:
@@ -99,7 +104,7 @@ def run_checks(digest: Digest, period: Period) -> RunOutcome:
         digest,
         checks_job_name(digest),
         run_config={"loggers": _quiet()},
-        tags={"dagster/partition": period.partition_key},
+        tags={PARTITION_TAG: period.partition_key},
     )
 
 

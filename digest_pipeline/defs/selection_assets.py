@@ -6,10 +6,11 @@ from typing import Any
 
 import dagster as dg
 
+from digest_pipeline.defs.metadata import counted, listed, table, tags_of
 from digest_pipeline.defs.names import CODE_VERSION, asset_key, period_of_run
 from digest_pipeline.defs.partitions import partitions_of
 from digest_pipeline.defs.resources import Installation
-from digest_pipeline.eligibility.compose import compose
+from digest_pipeline.eligibility.compose import ContentReport, compose
 from digest_pipeline.eligibility.freeze import Frozen, freeze
 from digest_pipeline.errors import InputError
 from digest_pipeline.ledger import reads
@@ -23,12 +24,14 @@ def eligible_customers(digest: Digest) -> dg.AssetsDefinition:
         key=asset_key(digest, "eligible_customers"),
         partitions_def=partitions_of(digest),
         group_name=digest.name,
+        owners=digest.owners,
+        tags=tags_of(digest),
         kinds={"sql", "manifest"},
         code_version=CODE_VERSION,
         description=(
-            "The frozen manifest: who should receive this digest for the period. Materialising it selects "
-            "the customers once and seals them; materialising it again returns the same manifest and "
-            "reports how the source has drifted since, without mailing any of that. Sends nothing."
+            "The frozen manifest: who should receive this digest for the period.\n\n"
+            "**Materialising it** selects the customers once and seals the list. Again: the same list, and how "
+            "the source has drifted since; nobody who came later is mailed. **Sends nothing.**"
         ),
     )
     def eligible_customers(context: dg.AssetExecutionContext, installation: Installation) -> Any:
@@ -46,17 +49,41 @@ def eligible_customers(digest: Digest) -> dg.AssetsDefinition:
 
 def _manifest_metadata(frozen: Frozen) -> dict[str, Any]:
     drift = frozen.drift
+    excluded = [
+        {"reason": reason, "customers": count}
+        for reason, count in sorted(frozen.excluded.items(), key=lambda item: -item[1])
+    ]
     return {
-        "eligible": frozen.entries,
+        "summary": dg.MetadataValue.md(_manifest_summary(frozen)),
         "selected": frozen.selected,
+        "eligible": frozen.entries,
         "excluded": sum(frozen.excluded.values()),
-        **{f"excluded_{reason}": count for reason, count in sorted(frozen.excluded.items())},
-        "frozen_now": dg.MetadataValue.bool(frozen.created),
         "drift_added": drift.added if drift else 0,
         "drift_removed": drift.removed if drift else 0,
         "drift_readdressed": drift.readdressed if drift else 0,
         "seconds": round(frozen.seconds, 3),
+        "frozen_now": dg.MetadataValue.bool(frozen.created),
+        "excluded_by_reason": table({"reason": "string", "customers": "int"}, excluded),
+        **{f"excluded_{reason}": count for reason, count in sorted(frozen.excluded.items())},
     }
+
+
+def _manifest_summary(frozen: Frozen) -> str:
+    out = listed(frozen.excluded)
+    lines = [
+        f"**{'Sealed now' if frozen.created else 'Unchanged: this manifest was sealed before'}**",
+        "",
+        f"{frozen.entries:,} eligible of {counted(frozen.selected, 'selected customer')}"
+        + (f"; excluded: {out}." if out else "."),
+    ]
+    drift = frozen.drift
+    if drift and (drift.added or drift.removed or drift.readdressed):
+        lines += [
+            "",
+            f"The source has changed since: {drift.added:,} would be added, {drift.removed:,} removed, "
+            f"{drift.readdressed:,} have another address. None of that is mailed in this period.",
+        ]
+    return "\n".join(lines) + "\n"
 
 
 def digest_rows(digest: Digest) -> dg.AssetsDefinition:
@@ -67,12 +94,14 @@ def digest_rows(digest: Digest) -> dg.AssetsDefinition:
         deps=[asset_key(digest, "eligible_customers")],
         partitions_def=partitions_of(digest),
         group_name=digest.name,
+        owners=digest.owners,
+        tags=tags_of(digest),
         kinds={"sql", "jinja"},
         code_version=CODE_VERSION,
         description=(
-            "The content of every eligible customer's digest, rendered once and sealed: any later attempt "
-            "sends these bytes. A customer with nothing to tell becomes suppressed: empty. Materialising "
-            "again renders nothing. Sends nothing."
+            "What every eligible customer is told: any attempt, whenever it is made, sends these bytes.\n\n"
+            "**Materialising it** renders and seals the content once; a customer with nothing to tell becomes "
+            "`suppressed: empty`. Again: nothing is rendered. **Sends nothing.**"
         ),
     )
     def digest_rows(context: dg.AssetExecutionContext, installation: Installation) -> Any:
@@ -85,14 +114,22 @@ def digest_rows(digest: Digest) -> dg.AssetsDefinition:
             )
         with installation.source(digest) as source:
             report = compose(installation.ledger, source, digest, period, ids, context.run.run_id)
-        return dg.MaterializeResult(
-            metadata={
-                "composed": report.composed,
-                "empty": report.empty,
-                "bytes": report.bytes,
-                "composed_now": dg.MetadataValue.bool(report.created),
-                "seconds": round(report.seconds, 3),
-            }
-        )
+        return dg.MaterializeResult(metadata=_content_metadata(report))
 
     return digest_rows
+
+
+def _content_metadata(report: ContentReport) -> dict[str, Any]:
+    begun = "Rendered and sealed now" if report.created else "Unchanged: this content was sealed before"
+    nothing = f"; {report.empty:,} have nothing to be told (suppressed: empty)" if report.empty else ""
+    return {
+        "summary": dg.MetadataValue.md(
+            f"**{begun}**\n\n{counted(report.composed, 'message')} to send{nothing}.\n"
+        ),
+        "eligible": report.composed + report.empty,
+        "composed": report.composed,
+        "suppressed_empty": report.empty,
+        "bytes": report.bytes,
+        "seconds": round(report.seconds, 3),
+        "composed_now": dg.MetadataValue.bool(report.created),
+    }

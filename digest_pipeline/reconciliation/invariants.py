@@ -1,14 +1,15 @@
 """What must hold of every period: the questions behind the asset checks, without Dagster.
 
 Each invariant is one function over a set of manifests that returns a Verdict: how many deliveries
-break it, which (operation keys, never addresses), why that matters and which command comes next. Each
-is proven in the tests by planting the violation with raw SQL.
+break it, which (operation keys, never addresses), why that matters, which command comes next, and in
+``facts`` what was looked at. Each is proven in the tests by planting the violation with raw SQL. The
+promises to customers, coverage and nothing held, are in ``objectives``.
 """
 
 from __future__ import annotations
 
 import hashlib
-import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -16,14 +17,14 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, CursorResult, Select, and_, exists, func, or_, select
 
-from digest_pipeline.ledger import reads
+from digest_pipeline.ledger import measures, reads
 from digest_pipeline.ledger.dialects import ledger_now
 from digest_pipeline.ledger.manifests import checksum_line
 from digest_pipeline.ledger.schema import ManifestState, attempt, content, delivery, manifest, manifest_entry
 from digest_pipeline.outcomes import Proof
 from digest_pipeline.reconciliation.comparison import Comparison
 from digest_pipeline.spec import Digest
-from digest_pipeline.states import CLAIMABLE, REACHED, STOPPED, State
+from digest_pipeline.states import CLAIMABLE, REACHED, STOPPED, UNSETTLED, State
 
 SHOWN = 20
 BULK = 0.05
@@ -40,13 +41,17 @@ _e = manifest_entry.c
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """How an invariant stands. ``keys``: at most twenty of the deliveries that break it."""
+    """How an invariant stands. ``keys``: at most twenty of the deliveries that break it.
+
+    ``is_final`` False: what breaks it may still come right by itself.
+    """
 
     violations: int = 0
     keys: tuple[str, ...] = ()
     why: str = ""
     next_command: str = ""
     facts: tuple[tuple[str, float | int | str], ...] = ()
+    is_final: bool = True
 
     @property
     def holds(self) -> bool:
@@ -63,9 +68,9 @@ def manifest_is_frozen(conn: Connection, digest: Digest, ids: Ids) -> Verdict:
     broken = [found for row in reads.headers(conn, ids) if (found := _thawed(conn, row))]
     why = "; ".join(why for why, _ in broken)
     keys = tuple(key for _, key in broken if key is not None)[:SHOWN]
-    return Verdict(
-        len(broken), keys, why, f"digest pause --digest {digest.name} --reason ..., then see docs/runbook.md"
-    )
+    facts = ("manifests", len(ids)), ("eligible", _eligible(conn, ids))
+    pause = f'digest pause --digest {digest.name} --reason "REASON"'
+    return Verdict(len(broken), keys, why, pause, facts)
 
 
 def _thawed(conn: Connection, row: Any) -> tuple[str, str | None] | None:
@@ -109,10 +114,11 @@ def _sealed_rows(conn: Connection, manifest_id: int) -> CursorResult[Any]:
 
 def manifest_accounts_for_everyone(conn: Connection, digest: Digest, ids: Ids) -> Verdict:
     """Every row the source returned is an entry or excluded for a reason; every entry has a delivery."""
-    lost = 0
+    lost = selected = out = 0
     reasons: list[str] = []
     for row in reads.headers(conn, ids):
-        excluded = sum(reads.as_counts(row.excluded).values())
+        selected += row.selected or 0
+        out += (excluded := sum(reads.as_counts(row.excluded).values()))
         gap = abs((row.selected or 0) - (row.entries or 0) - excluded)
         if gap:
             reasons.append(
@@ -129,7 +135,8 @@ def manifest_accounts_for_everyone(conn: Connection, digest: Digest, ids: Ids) -
     count, keys = _count(conn, without)
     if count:
         reasons.append(f"{count} customers of sealed manifests have no delivery")
-    return Verdict(lost + count, keys, "; ".join(reasons), "digest report" + _which(conn, digest, ids))
+    facts = ("selected", selected), ("eligible", _eligible(conn, ids)), ("excluded", out)
+    return Verdict(lost + count, keys, "; ".join(reasons), "digest report" + which(conn, digest, ids), facts)
 
 
 def no_duplicate_sends(conn: Connection, digest: Digest, ids: Ids) -> Verdict:
@@ -138,22 +145,31 @@ def no_duplicate_sends(conn: Connection, digest: Digest, ids: Ids) -> Verdict:
     return Verdict(
         len(keys),
         tuple(keys[:SHOWN]),
-        "a provider accepted more than one message for these keys",
+        "a provider accepted more than one message for these customers",
         _trace(keys),
+        (("sent", sum(_states(conn, ids)[state] for state in REACHED)),),
     )
 
 
 def every_delivery_is_visible(conn: Connection, digest: Digest, ids: Ids) -> Verdict:
     """No delivery is stuck: waiting without a due time, claimed long after its lease, unknown unseen."""
     slack = 2 * int(digest.sending.lease_seconds * 1_000_000)
-    stuck: ColumnElement[bool] = or_(
-        and_(_d.state.in_(sorted(CLAIMABLE)), _d.due_at.is_(None)),
-        and_(_d.state == State.CLAIMED, _d.lease_ends < ledger_now() - slack),
-        and_(_d.state == State.UNKNOWN, _d.due_at.is_(None), _d.hold_reason.is_(None)),
-    )
-    count, keys = _count(conn, _deliveries(ids).where(stuck))
-    why = "nothing will move these: no due time, no live lease and no reason to be held"
-    return Verdict(count, keys, why, "digest run" + _which(conn, digest, ids))
+    stuck: dict[str, ColumnElement[bool]] = {
+        "wait without a due time": and_(_d.state.in_(sorted(CLAIMABLE)), _d.due_at.is_(None)),
+        "are claimed by a sender whose lease ended long ago": and_(
+            _d.state == State.CLAIMED, _d.lease_ends < ledger_now() - slack
+        ),
+        "are unknown, and neither is evidence looked for nor is there a reason to hold them": and_(
+            _d.state == State.UNKNOWN, _d.due_at.is_(None), _d.hold_reason.is_(None)
+        ),
+    }
+    count, keys = _count(conn, _deliveries(ids).where(or_(*stuck.values())))
+    found = {why: _count(conn, _deliveries(ids).where(one))[0] for why, one in stuck.items()} if count else {}
+    why = "no run moves these by itself: " + "; ".join(f"{n} {why}" for why, n in found.items() if n)
+    states = _states(conn, ids)
+    open_ones = tuple((str(state), states[state]) for state in State if state in UNSETTLED)
+    facts = ("deliveries", states.total()), *open_ones
+    return Verdict(count, keys, why, "digest run" + which(conn, digest, ids), facts)
 
 
 def provider_lists_what_it_accepted(found: Comparison) -> Verdict:
@@ -164,9 +180,10 @@ def provider_lists_what_it_accepted(found: Comparison) -> Verdict:
     missing, listed = len(found.missing_at_provider), found.confirmed
     is_bulk = missing > 0 and missing >= BULK * (missing + listed)
     keys = tuple(found.missing_at_provider)
-    why = f"accepted, says the ledger, and not listed by the provider ({listed} others are)"
+    why = f"accepted, says the ledger, and not listed by the provider, which lists {listed} others"
     facts: list[tuple[str, float | int | str]] = [
         ("provider_asked", found.asked),
+        ("provider_confirmed", found.confirmed),
         (UNANSWERED, len(found.unanswered)),
         (IS_BULK, int(is_bulk)),
     ]
@@ -192,21 +209,9 @@ def attempts_within_policy(conn: Connection, digest: Digest, ids: Ids) -> Verdic
     )
     count, keys = _count(conn, query)
     why = f"tried more than the {digest.retry.max_attempts} times that the policy allows"
-    return Verdict(count, keys, why, _trace(keys))
-
-
-def coverage_meets_objective(conn: Connection, digest: Digest, ids: Ids) -> Verdict:
-    """Enough of those who were to be reached got their digest in time; held and unknown count against."""
-    summary = reads.summarise(conn, ids)
-    owed = summary.entries - summary.states[State.SUPPRESSED]
-    short = 0
-    if summary.coverage < digest.objective.coverage:
-        short = max(1, math.ceil(digest.objective.coverage * owed) - summary.on_time)
-    why = f"coverage {summary.coverage:.4f} is below the objective {digest.objective.coverage:g}"
-    if summary.held:
-        why += "; held: " + ", ".join(f"{reason} {count}" for reason, count in summary.held.items())
-    facts = (("coverage", summary.coverage), ("objective", digest.objective.coverage))
-    return Verdict(short, (), why, "digest status" + _which(conn, digest, ids), facts)
+    attempts = sum(reads.attempts_by_outcome(conn, ids).values())
+    facts = ("attempts", attempts), ("max_attempts", digest.retry.max_attempts)
+    return Verdict(count, keys, why, _trace(keys), facts)
 
 
 def no_unknown_past_retention(conn: Connection, digest: Digest, ids: Ids) -> Verdict:
@@ -214,8 +219,9 @@ def no_unknown_past_retention(conn: Connection, digest: Digest, ids: Ids) -> Ver
     age = int(digest.retention.unknown_days * MICROS_PER_DAY)
     late = and_(_d.ambiguous_at.is_not(None), _d.state == State.UNKNOWN, _d.ambiguous_at < ledger_now() - age)
     count, keys = _count(conn, _deliveries(ids).where(late))
-    why = f"unknown for more than {digest.retention.unknown_days:g} days"
-    return Verdict(count, keys, why, _trace(keys))
+    why = f"unknown for more than the {digest.retention.unknown_days:g} days of retention.unknown_days"
+    facts = (("unknown", _states(conn, ids)[State.UNKNOWN]),)
+    return Verdict(count, keys, why, "digest unknowns list" + which(conn, digest, ids), facts)
 
 
 def cleanup_only_after_definitive_send(conn: Connection, digest: Digest, ids: Ids) -> Verdict:
@@ -243,7 +249,7 @@ def cleanup_only_after_definitive_send(conn: Connection, digest: Digest, ids: Id
     sealed = select(manifest.c.id).where(manifest.c.content_sealed_at.is_not(None))
     count, keys = _count(conn, query.where(_d.manifest_id.in_(sealed)))
     why = "generated rows were removed without a definitive send and outside the retention rule"
-    return Verdict(count, keys, why, _trace(keys))
+    return Verdict(count, keys, why, _trace(keys), (("cleaned", _states(conn, ids)[State.CLEANED]),))
 
 
 def one_cleanup_per_key(conn: Connection, digest: Digest, ids: Ids) -> Verdict:
@@ -258,7 +264,7 @@ def one_cleanup_per_key(conn: Connection, digest: Digest, ids: Ids) -> Verdict:
     )
     count, keys = _count(conn, _deliveries(ids).where(half))
     why = "marked cleaned while generated rows are left, or cleaned without the state saying so"
-    return Verdict(count, keys, why, _trace(keys))
+    return Verdict(count, keys, why, _trace(keys), (("cleaned", _states(conn, ids)[State.CLEANED]),))
 
 
 def _same_delivery() -> ColumnElement[bool]:
@@ -280,10 +286,21 @@ def _count(conn: Connection, query: Select[Any]) -> tuple[int, tuple[str, ...]]:
     return found, tuple(shown)
 
 
-def _which(conn: Connection, digest: Digest, ids: Ids) -> str:
-    """The options that name these manifests' period, so that the command can be run as it stands."""
+def which(conn: Connection, digest: Digest, ids: Ids) -> str:
+    """Return the options that name these manifests' period, so that the command can be run as it stands."""
     labels = {row.period for row in reads.headers(conn, ids)}
     return f" --digest {digest.name}" + "".join(f" --period {label}" for label in labels if len(labels) == 1)
+
+
+def _states(conn: Connection, ids: Ids) -> Counter[str]:
+    total: Counter[str] = Counter()
+    for counts in measures.state_rows(conn, ids).values():
+        total.update(counts)
+    return total
+
+
+def _eligible(conn: Connection, ids: Ids) -> int:
+    return sum(row.entries or 0 for row in reads.headers(conn, ids))
 
 
 def _trace(keys: Sequence[str]) -> str:

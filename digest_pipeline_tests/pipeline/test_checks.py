@@ -1,14 +1,19 @@
 """Every asset check, proven by planting what it must catch: raw SQL, in a finished period."""
 
 import asyncio
+import shlex
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
+from typing import Any
 
+import click
 import dagster as dg
 import pytest
 
+from digest_pipeline.cli.main import cli
 from digest_pipeline.defs.checks import CHECKS
+from digest_pipeline.defs.names import checks_job_name
 from digest_pipeline.gateways import registry
 from digest_pipeline.gateways.base import Envelope
 from digest_pipeline.lab.sandbox.faults import Fault, Rule
@@ -46,7 +51,21 @@ def rim(finished: Rim) -> Iterator[Rim]:
         yield finished
 
 
-def numbers(found: dg.AssetCheckEvaluation) -> dict[str, object]:
+SEVERITY = {check.name: check.severity for check in CHECKS}
+
+
+def command_exists(text: str) -> bool:
+    """Whether ``digest ...`` is a command with these options, as somebody would type it."""
+    words = shlex.split(text)
+    assert words.pop(0) == "digest"
+    found: click.Command = cli
+    while isinstance(found, click.Group):
+        found = found.commands[words.pop(0)]
+    found.make_parser(click.Context(found)).parse_args(words)
+    return True
+
+
+def numbers(found: dg.AssetCheckEvaluation) -> dict[str, Any]:
     return {name: value.value for name, value in found.metadata.items()}
 
 
@@ -60,19 +79,52 @@ def test_a_clean_period_passes_every_check(rim):
     assert {name: one.description for name, one in found.items() if not one.passed} == {}
 
 
+LOOKED_AT = {
+    "manifest_is_frozen": "manifests 1, eligible 5",
+    "manifest_accounts_for_everyone": "selected 5, eligible 5, excluded 0",
+    "no_duplicate_sends": "sent 5, provider asked 0",
+    "every_delivery_is_visible": "deliveries 5, pending 0, claimed 0, retry 0, unknown 0",
+    "attempts_within_policy": "attempts 5, max attempts 3",
+    "nothing_is_held": "waiting 0",
+    "coverage_meets_objective": "coverage 1, objective 0.99, to be reached 5, reached in time 5",
+    LISTED: "provider asked 5, provider confirmed 5",
+    "no_unknown_past_retention": "unknown 0",
+    "cleanup_only_after_definitive_send": "cleaned 5",
+    "one_cleanup_per_key": "cleaned 5",
+}
+
+
+def test_a_check_that_passes_says_for_which_period_and_what_it_looked_at(rim):
+    """MEM-01: a pass that looked at nothing must not look like one that looked at everybody."""
+    found = rim.check(HERE)
+    expected = {name: f"{HERE}: holds. Looked at: {what}." for name, what in LOOKED_AT.items()}
+    assert {name: one.description for name, one in found.items()} == expected
+    assert all("which" not in numbers(one) for one in found.values())
+
+
 @pytest.mark.parametrize("planted", VIOLATIONS, ids=lambda planted: planted.id)
-def test_a_planted_violation_is_an_error_of_its_own_period(rim, planted):
+def test_a_planted_violation_fails_its_period_and_says_in_one_line_which_why_and_what_next(rim, planted):
     (manifest_id,) = rim.ids(HERE)
     planted.plant(rim, manifest_id)
     found = rim.check(HERE)[planted.check]
     assert not found.passed
-    assert found.severity is dg.AssetCheckSeverity.ERROR
-    shown = numbers(found)
+    assert found.severity is SEVERITY[planted.check]
+    told, shown = str(found.description), numbers(found)
+    keys = [rim.key_of(n, HERE) for n in planted.named]
     assert shown["violations"] == (planted.count or len(planted.named) or 1)
-    assert shown["keys"] == [rim.key_of(n, HERE) for n in planted.named]
-    assert shown["next"]
-    assert planted.says in str(found.description)
-    assert "@" not in f"{found.description} {shown}", "a check may name keys, never an address"
+    assert shown["keys"] == keys
+    (line,) = told.splitlines()
+    assert line.startswith(f"{HERE}: {shown['violations']} violation")
+    assert planted.says in line
+    assert [key for key in keys[:3] if key not in line] == []
+    command = str(shown["next"])
+    assert line.endswith(f" Next: {command}")
+    assert command_exists(command)
+    rows = shown["which"].records if keys else []
+    assert [row.data["operation_key"] for row in rows] == keys
+    assert [row.data["customer_id"] for row in rows] == [f"customer-{n:03d}" for n in planted.named]
+    assert all(isinstance(row.data["attempts"], int) and row.data["state"] for row in rows)
+    assert "@" not in f"{told} {shown}", "a check may name keys, never an address"
 
 
 EVERYWHERE = [
@@ -92,7 +144,12 @@ def test_a_violation_in_another_period_is_a_warning_with_its_count(rim, planted)
     assert found.severity is dg.AssetCheckSeverity.WARN
     shown = numbers(found)
     assert (shown["violations"], shown["violations_in_other_periods"]) == (0, 1)
-    assert "1 violations in other periods" in str(found.description)
+    told = str(found.description)
+    assert told.startswith(f"{HERE}: holds for this period; 1 violation in other periods ({THERE}): ")
+    assert told.endswith(f"Next: digest check --digest tiny_digest --period {THERE}")
+    assert [row.data["operation_key"] for row in shown["which"].records] == [
+        rim.key_of(n, THERE) for n in planted.named
+    ]
 
 
 def test_a_check_of_a_period_that_never_ran_is_an_error_not_a_pass(rim):
@@ -103,6 +160,37 @@ def test_a_check_of_a_period_that_never_ran_is_an_error_not_a_pass(rim):
     )
     assert not done.success
     assert len(failures(done)) == len(CHECKS) + 1
+
+
+def test_a_check_started_from_its_own_page_is_about_the_newest_period(rim):
+    """There, Dagster asks for no partition."""
+    rim.sql("UPDATE manifest SET checksum = 'another' WHERE period = :there", there=THERE)
+    done = rim.definitions.resolve_job_def(checks_job_name(rim.digest)).execute_in_process(
+        instance=rim.instance, raise_on_error=False
+    )
+    found = {one.check_name: one for one in done.get_asset_check_evaluations()}
+    assert set(found) == {check.name for check in CHECKS} | {LISTED}
+    assert not found["manifest_is_frozen"].passed
+    assert str(found["manifest_is_frozen"].description).startswith(f"{THERE}: 1 violation")
+
+
+def test_a_coverage_that_may_still_be_reached_is_a_warning_until_nothing_is_coming(rim):
+    rim.sql(
+        "UPDATE delivery SET state = 'retry', due_at = 1, finished_at = NULL, cleaned_at = NULL, cleaned_by = NULL "
+        "WHERE ordinal = 1 AND manifest_id = (SELECT id FROM manifest WHERE period = :here)",
+        here=HERE,
+    )
+    coming = rim.check(HERE)["coverage_meets_objective"]
+    assert (coming.passed, coming.severity) == (False, dg.AssetCheckSeverity.WARN)
+    assert "1 too few; 1 wait and may still be" in str(coming.description)
+    rim.sql("INSERT INTO pause (kind, name, since_at) VALUES ('gateway', 'sandbox', 1)")
+    try:
+        held = rim.check(HERE)
+    finally:
+        rim.sql("DELETE FROM pause")
+    assert held["coverage_meets_objective"].severity is dg.AssetCheckSeverity.ERROR
+    assert "held: paused 1" in str(held["coverage_meets_objective"].description)
+    assert not held["nothing_is_held"].passed
 
 
 def test_a_retention_rule_may_remove_rows_without_a_send(rim):

@@ -1,3 +1,4 @@
+import json
 import os
 import shutil
 import subprocess
@@ -12,18 +13,23 @@ from zoneinfo import ZoneInfo
 
 import dagster as dg
 import pytest
+from dagster._core.definitions.run_request import InstigatorType
+from sqlalchemy import inspect
 
 from digest_pipeline.defs.build import build_definitions
 from digest_pipeline.defs.checks import CHECKS
 from digest_pipeline.defs.names import ASSETS
 from digest_pipeline.defs.partitions import partitions_of
-from digest_pipeline.errors import PeriodError
+from digest_pipeline.errors import InputError, PeriodError
+from digest_pipeline.ledger import migrate
+from digest_pipeline.ledger.engine import Ledger
 from digest_pipeline.periods import Cadence, parse_period
 from digest_pipeline.settings import PACKAGED_SPECS, Settings
 from digest_pipeline.spec import Digest
 from digest_pipeline.spec_loading import load_folder
-from digest_pipeline_tests.harness.ledgers import tiny_spec
+from digest_pipeline_tests.harness.ledgers import customer, run_ledger_sql, tiny_spec, write_customers
 from digest_pipeline_tests.harness.rim import write_spec
+from digest_pipeline_tests.harness.sandbox import API_KEY
 
 ROOT = Path(__file__).parents[2]
 
@@ -140,18 +146,168 @@ def test_the_embedded_instance_keeps_everything_in_its_own_folder(tmp_path, monk
     assert (tmp_path / "home" / ".dagster_state").is_dir()
 
 
+@contextmanager
+def deployed_instance(home: Path, url: str, patch: pytest.MonkeyPatch) -> Iterator[dg.DagsterInstance]:
+    patch.setenv("DAGSTER_POSTGRES_URL", url.replace("postgresql+psycopg:", "postgresql:"))
+    patch.setenv("DAGSTER_COMPUTE_LOGS", str(home.with_name("logs")))
+    with instance_from(ROOT / "deploy" / "dagster.yaml", home, patch) as instance:
+        yield instance
+
+
 @pytest.mark.postgresql
 def test_the_deployed_instance_opens_postgresql_and_runs_one_run_of_a_period_at_a_time(
     tmp_path, monkeypatch, postgres_url
 ):
-    monkeypatch.setenv("DAGSTER_POSTGRES_URL", postgres_url.replace("postgresql+psycopg:", "postgresql:"))
-    monkeypatch.setenv("DAGSTER_COMPUTE_LOGS", str(tmp_path / "logs"))
-    with instance_from(ROOT / "deploy" / "dagster.yaml", tmp_path / "home", monkeypatch) as instance:
-        assert limits(instance).items() >= {("digest/period", 1), ("dagster/backfill", 2)}
+    with deployed_instance(tmp_path / "home", postgres_url, monkeypatch) as instance:
+        assert limits(instance).items() >= {
+            ("digest/period", 1),
+            ("dagster/partition", 1),
+            ("dagster/backfill", 2),
+        }
         assert type(instance.run_storage).__name__ == "PostgresRunStorage"
         assert instance.get_runs_count() == 0
-        assert not instance.run_retries_retry_on_asset_or_op_failure
         assert not instance.telemetry_enabled
+
+
+@pytest.mark.postgresql
+def test_every_setting_of_the_deployed_instance_is_one_that_dagster_takes(
+    tmp_path, monkeypatch, postgres_url
+):
+    """As Dagster has understood them, not as the file says them."""
+    with deployed_instance(tmp_path / "home", postgres_url, monkeypatch) as instance:
+        assert instance.run_monitoring_enabled
+        assert instance.run_monitoring_start_timeout_seconds == 300
+        assert instance.run_monitoring_max_resume_run_attempts == 0
+        assert (instance.run_retries_enabled, instance.run_retries_max_retries) == (True, 2)
+        assert not instance.run_retries_retry_on_asset_or_op_failure
+        queue = instance.get_concurrency_config().run_queue_config
+        assert queue is not None
+        assert queue.max_concurrent_runs == 4
+        per_value = {one["key"] for one in queue.tag_concurrency_limits if isinstance(one.get("value"), dict)}
+        assert per_value == {"digest/period", "dagster/partition"}
+        pools = instance.get_concurrency_config().pool_config
+        assert (str(pools.pool_granularity), pools.default_pool_limit) == ("PoolGranularity.RUN", 1)
+        assert instance.nux_enabled is False
+        assert type(instance.compute_log_manager).__name__ == "LocalComputeLogManager"
+        kept = instance.get_tick_retention_settings(InstigatorType.SENSOR)
+        days = {status.value: number for status, number in kept.items()}
+        assert days.items() >= {("SKIPPED", 7), ("FAILURE", 30), ("SUCCESS", 90)}
+        assert 90 in instance.get_tick_retention_settings(InstigatorType.SCHEDULE).values()
+
+
+def test_runs_of_the_jobs_start_again_as_a_whole_after_a_crash(two_digests):
+    """A run of assets from the UI carries no tag: Dagster then goes on from failure. Its retries have no default."""
+    definitions = build_definitions(two_digests)
+    for name in ("weekly_one_weekly", "daily_one_daily"):
+        assert definitions.resolve_job_def(name).tags["dagster/retry_strategy"] == "ALL_STEPS"
+
+
+@pytest.mark.postgresql
+def test_the_ledger_is_refused_a_schema_of_dagsters_before_anything_is_written(
+    tmp_path, monkeypatch, postgres_url
+):
+    with deployed_instance(tmp_path / "home", postgres_url, monkeypatch) as instance:
+        instance.get_runs_count()
+    refused(postgres_url)
+
+
+def test_the_ledger_is_refused_a_file_of_dagsters_before_anything_is_written(tmp_path, monkeypatch):
+    with instance_from(ROOT / "dagster.yaml", tmp_path / "home", monkeypatch) as instance:
+        instance.get_runs_count()
+    files = list((tmp_path / "home").rglob("runs.db"))
+    assert files
+    for file in files:
+        refused(f"sqlite:///{file}")
+
+
+def refused(url: str) -> None:
+    with Ledger(url) as ledger:
+        before = inspect(ledger.engine).get_table_names()
+        with pytest.raises(InputError, match="holds Dagster's own tables"):
+            migrate.upgrade(ledger, "test")
+        assert inspect(ledger.engine).get_table_names() == before
+
+
+def test_the_ledger_is_refused_a_schema_with_tables_of_others_by_its_names(ledger_url):
+    with Ledger(ledger_url) as ledger:
+        run_ledger_sql(ledger, "CREATE TABLE template (id INTEGER)")
+        with pytest.raises(InputError, match="tables the ledger would need: template"):
+            migrate.upgrade(ledger, "test")
+        assert inspect(ledger.engine).get_table_names() == ["template"]
+
+
+def in_the_repository(tmp_path: Path, *command: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run a command of Dagster's in the repository's folder, its state in another."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("DIGEST_", "DAGSTER_"))}
+    (tmp_path / "dagster.yaml").write_text(
+        "telemetry: {enabled: false}\nnux: {enabled: false}\n", encoding="utf-8"
+    )
+    return subprocess.run(
+        [str(Path(sys.executable).with_name(command[0])), *command[1:]],
+        cwd=ROOT,
+        env=kept
+        | {"DAGSTER_HOME": str(tmp_path), "DIGEST_HOME": str(tmp_path / "home"), "COLUMNS": "200"}
+        | variables,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", [("check", "defs"), ("check", "yaml"), ("list", "defs", "--json")])
+def test_dg_reads_the_repository_without_a_warning(tmp_path, command):
+    done = in_the_repository(tmp_path, "dg", *command)
+    said = done.stdout + done.stderr
+    assert done.returncode == 0, said
+    assert "warning" not in said.lower()
+    if command[0] == "list":
+        keys = {one["asset_key"] for one in json.loads(done.stdout)["assets"]}
+        assert keys == {f"customer_digest/{name}" for name in ASSETS}
+
+
+@pytest.mark.slow
+def test_dg_launches_a_partition_and_launched_again_it_sends_nothing(tmp_path, sandbox):
+    write_spec(tmp_path, late={"allow": True, "reason": "a test of dg"})
+    write_customers(tmp_path, (customer(number) for number in range(1, 5)))
+    ledger = f"sqlite:///{tmp_path / 'ledger.db'}"
+    with Ledger(ledger) as opened:
+        migrate.upgrade(opened, "local")
+    for _ in range(2):
+        done = in_the_repository(
+            tmp_path,
+            *("dg", "launch", "--assets", 'key:"tiny_digest/*"', "--partition", "2025-W10-1"),
+            DIGEST_SPECS=str(tmp_path),
+            DIGEST_LEDGER_URL=ledger,
+            DIGEST_SOURCE_URL=f"sqlite:///{tmp_path / 'source.db'}",
+            DIGEST_SANDBOX_URL=sandbox.url,
+            DIGEST_SANDBOX_API_KEY=API_KEY,
+        )
+        assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    assert sandbox.oracle().accepted_count() == 4
+    assert list(sandbox.oracle().duplicates()) == []
+
+
+# What is Dagster's own, in a package of its own: https://errors.pydantic.dev, `__fields__` of a resource.
+THEIRS = ("dagster_shared/dagster_model/pydantic_compat_layer.py",)
+
+
+def test_no_deprecated_or_unfinished_api_of_dagsters_is_used():
+    """Every warning is shown, whoever caused it: deprecated, superseded, beta and preview ones among them."""
+    code = (
+        "import dagster as dg\n"
+        "from digest_pipeline.definitions import defs\n"
+        "import digest_pipeline.defs.component, digest_pipeline.defs.postgres_instance\n"
+        "dg.Definitions.validate_loadable(defs)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-W", "always", "-c", code], capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    warned = [line for line in done.stderr.splitlines() if "Warning: " in line or "Deprecated" in line]
+    assert [line for line in warned if not any(place in line for place in THEIRS)] == []
 
 
 @pytest.mark.parametrize("zone", ["America/New_York", "Europe/Berlin", "Australia/Lord_Howe", "UTC"])

@@ -6,12 +6,11 @@ import dagster as dg
 import pytest
 
 from digest_pipeline import faults
-from digest_pipeline.defs.build import build_definitions
 from digest_pipeline.defs.names import ASSETS
 from digest_pipeline.lab.sandbox.faults import Fault, Rule
-from digest_pipeline.settings import Settings
 from digest_pipeline_tests.harness.ledgers import LABEL, customer, run_sql, write_customers
 from digest_pipeline_tests.harness.rim import Rim, failures
+from digest_pipeline_tests.harness.weekly_run import weekly_job
 
 # Where nothing depends on the engine.
 on_sqlite = pytest.mark.parametrize("ledger_url", ["sqlite"], indirect=True)
@@ -23,12 +22,6 @@ WEEKS = {
     "2025-W14": "2025-04-02",
 }
 FIVE = {"days": list(WEEKS.values())}
-
-
-def weekly_job() -> dg.JobDefinition:
-    """The job as another process would load it."""
-    definitions = build_definitions(Settings.from_environment().digests())
-    return definitions.resolve_job_def("tiny_digest_weekly")
 
 
 def everybody_once(rim: Rim, *labels: str, customers: int = 5) -> bool:
@@ -102,7 +95,7 @@ def test_excluded_and_empty_customers_are_counted_by_reason(open_rim):
     shown = rim.shown("eligible_customers")
     assert (shown["selected"], shown["eligible"], shown["excluded"]) == (9, 6, 3)
     assert shown["excluded_opted_out"] == 2
-    assert rim.shown("digest_rows")["empty"] == 1
+    assert rim.shown("digest_rows")["suppressed_empty"] == 1
     assert rim.shown("delivery_outcomes")["suppressed"] == 1
     assert everybody_once(rim, LABEL)
 

@@ -10,6 +10,7 @@ from typing import Any
 import dagster as dg
 import pytest
 
+from digest_pipeline.lab.sandbox.faults import Fault, Rule
 from digest_pipeline_tests.harness.command import Said, Shell
 from digest_pipeline_tests.harness.ledgers import LABEL, customer, run_sql, write_customers
 from digest_pipeline_tests.harness.rim import Rim, failures, rim_at, write_spec
@@ -185,3 +186,19 @@ def test_an_address_that_the_ledger_lost_tells_nothing(private_rim):
     done = rim.materialise()
     assert not done.success
     assert leaks(all_that_dagster_stored(rim)) == []
+
+
+def test_what_held_failed_and_planted_deliveries_show_tells_nothing_private(private_rim):
+    """Summaries, tables of keys, first lines of checks: all of them name keys and customer ids only."""
+    rim = private_rim
+    rim.sandbox.control.script(Rule(Fault.INVALID_RECIPIENT_422, keys=[rim.key_of(2)]))
+    rim.materialise()
+    rim.sql("UPDATE delivery SET state = 'pending', proof = NULL, finished_at = NULL, cleaned_at = NULL, "
+            "cleaned_by = NULL, due_at = NULL WHERE ordinal = 3")  # fmt: skip
+    rim.close_windows()
+    done = rim.materialise()
+    failed = {one.check_name for one in done.get_asset_check_evaluations() if not one.passed}
+    assert failed >= {"every_delivery_is_visible", "nothing_is_held"}
+    told = all_that_dagster_stored(rim)
+    assert rim.key_of(3) in told
+    assert leaks(told) == []

@@ -146,6 +146,7 @@ VIOLATIONS = (
             f"UPDATE delivery SET state = 'pending', due_at = NULL, {_UNSENT} WHERE manifest_id = :m AND ordinal = 3"
         ),
         named=(3,),
+        says="1 wait without a due time",
         case="never_due",
     ),
     Planted(
@@ -155,6 +156,7 @@ VIOLATIONS = (
             "WHERE manifest_id = :m AND ordinal = 3"
         ),
         named=(3,),
+        says="1 are claimed by a sender whose lease ended long ago",
         case="dead_lease",
     ),
     Planted(
@@ -164,7 +166,28 @@ VIOLATIONS = (
             f"{_UNSENT} WHERE manifest_id = :m AND ordinal = 3"
         ),
         named=(3,),
+        says="1 are unknown, and neither is evidence looked for",
         case="forgotten_unknown",
+    ),
+    Planted(
+        "nothing_is_held",
+        sql(
+            f"UPDATE delivery SET state = 'pending', due_at = 1, {_UNSENT} WHERE manifest_id = :m AND ordinal IN (2, 4)",
+            "UPDATE manifest SET window_opens_at = 0, window_closes_at = 1, late_until = NULL WHERE id = :m",
+        ),
+        named=(2, 4),
+        says="nothing sends them until somebody decides (window_closed 2)",
+        case="late",
+    ),
+    Planted(
+        "nothing_is_held",
+        sql(
+            f"UPDATE delivery SET state = 'unknown', ambiguous_at = 1, due_at = NULL, hold_reason = 'no_evidence', "
+            f"{_UNSENT} WHERE manifest_id = :m AND ordinal = 3"
+        ),
+        named=(3,),
+        says="no_evidence 1",
+        case="unknown",
     ),
     Planted("attempts_within_policy", too_many_attempts, named=(3,), says="3 times"),
     Planted(
@@ -173,7 +196,8 @@ VIOLATIONS = (
             f"UPDATE delivery SET state = 'dead', proof = NULL, {_BACK}, failure_class = 'transient' "
             "WHERE manifest_id = :m AND ordinal = 3"
         ),
-        says="coverage 0.8000 is below the objective 0.99",
+        named=(3,),
+        says="coverage 0.8000 is below the objective 0.99: 4 of 5 were reached in time, 1 too few",
         case="dead",
     ),
     Planted(
@@ -181,7 +205,7 @@ VIOLATIONS = (
         sql(
             "UPDATE manifest SET window_opens_at = 0, window_closes_at = 1, late_until = NULL WHERE id = :m",
         ),
-        count=5,
+        named=(1, 2, 3, 4, 5),
         says="coverage 0.0000",
         case="all_too_late",
     ),

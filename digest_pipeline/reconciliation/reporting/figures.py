@@ -20,6 +20,7 @@ from digest_pipeline.ledger.reads import Summary
 from digest_pipeline.ledger.schema import ManifestState
 from digest_pipeline.periods import Period
 from digest_pipeline.reconciliation.comparison import Comparison
+from digest_pipeline.reconciliation.reporting.speed import Speed, read_speed
 from digest_pipeline.reconciliation.reporting.timeline import Timeline, read_timeline
 from digest_pipeline.spec import Digest
 from digest_pipeline.states import DEAD_LETTERS, UNSETTLED, HoldReason, State
@@ -53,7 +54,7 @@ class TenantFigures:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """A period in numbers. ``at``: the ledger's clock when they were read."""
+    """A period in numbers. ``at``: the ledger's clock when they were read. ``speed``: by run."""
 
     digest: Digest
     period: Period
@@ -66,6 +67,7 @@ class Figures:
     tries: Sequence[Tries]
     delays: Delays | None
     timeline: Timeline | None
+    speed: dict[str, Speed]
     actions: Sequence[dict[str, Any]]
     halted: dict[str, str]
     comparison: Comparison | None
@@ -132,11 +134,12 @@ def read_figures(
         at=datetime.fromtimestamp(reads.now(conn) / 1e6, UTC),
         manifests=manifests,
         tenants=tenants,
-        summary=reads.summarise(conn, ids, sends=digest.sending.enabled),
+        summary=reads.summarise(conn, ids, sends=digest.sending.enabled, gateway=digest.gateway.kind),
         duplicates=reads.duplicate_sends(conn, ids, limit=20),
         tries=measures.tries(conn, ids),
         delays=measures.claim_delays(conn, ids),
         timeline=read_timeline(conn, ids),
+        speed=read_speed(conn, ids),
         actions=[_readable(row) for row in reads.actions(conn, digest.name, period.label)],
         halted={
             name: sanitise(why) for name, why in measures.halted_gates(conn, digest.gateway.kind).items()

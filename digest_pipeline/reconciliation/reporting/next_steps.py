@@ -77,33 +77,40 @@ def _contradictions(comparison: Comparison | None) -> Iterator[Step]:
         )
 
 
-def _unfinished(figures: Figures) -> Iterator[Step]:
-    held, states = figures.summary.held, figures.states
+def _held(figures: Figures) -> Iterator[tuple[int, Step]]:
+    """What waits and will not go by itself, reason by reason, with how many."""
+    held = figures.summary.held
     run = "digest run" + _which(figures)
-    closed = held.get(HoldReason.WINDOW_CLOSED, 0)
-    if closed:
-        yield Step(
-            f"{closed:,} are held: their delivery window has closed. To send them anyway, say why",
-            f'{run} --allow-late "REASON"',
+    if closed := held.get(HoldReason.WINDOW_CLOSED, 0):
+        yield (
+            closed,
+            Step(
+                f"{closed:,} are held: their delivery window has closed. To send them anyway, say why: in "
+                "Dagster's launchpad with allow_late and reason, or in a terminal",
+                f'{run} --allow-late "REASON"',
+            ),
         )
     if disabled := held.get(HoldReason.SENDING_DISABLED, 0):
-        yield Step(
-            f"{disabled:,} are held: sending is disabled (sending.enabled, or DIGEST_SENDING=off). "
-            "Enable it, then run this period again",
-            run,
-        )
-    undecided = sum(held.get(reason, 0) for reason in NEEDS_A_PERSON)
-    if undecided:
-        yield Step(
-            f"{undecided:,} are unknown and no evidence will come by itself: look at them and decide",
-            "digest unknowns list" + _which(figures),
-        )
-    not_yet = held.get(HoldReason.WINDOW_NOT_OPEN, 0)
-    if not_yet:
-        yield Step(f"{not_yet:,} wait for their delivery window to open: nothing to do")
-    left = figures.open - closed - disabled - undecided - not_yet
+        text = f"{disabled:,} are held: sending is disabled (sending.enabled, or DIGEST_SENDING=off). "
+        yield disabled, Step(text + "Enable it, then run this period again", run)
+    if paused := held.get(HoldReason.PAUSED, 0):
+        text = f"{paused:,} are held: sending is paused. Resume it, then run this period again"
+        yield paused, Step(text, f'digest resume --digest {figures.digest.name} --reason "REASON"')
+    if undecided := sum(held.get(reason, 0) for reason in NEEDS_A_PERSON):
+        text = f"{undecided:,} are unknown and no evidence will come by itself: look at them and decide"
+        yield undecided, Step(text, "digest unknowns list" + _which(figures))
+    if not_yet := held.get(HoldReason.WINDOW_NOT_OPEN, 0):
+        yield not_yet, Step(f"{not_yet:,} wait for their delivery window to open: nothing to do")
+
+
+def _unfinished(figures: Figures) -> Iterator[Step]:
+    states, left = figures.states, figures.open
+    for count, step in _held(figures):
+        left -= count
+        yield step
     if left > 0:
-        yield Step(f"{left:,} are not settled yet; running again goes on where it stopped", run)
+        text = f"{left:,} are not settled yet; running again goes on where it stopped"
+        yield Step(text, "digest run" + _which(figures))
     if figures.stopped:
         yield Step(
             f"{figures.stopped:,} stopped without a send ({states[State.FAILED]:,} failed, "

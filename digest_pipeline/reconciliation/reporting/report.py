@@ -17,6 +17,8 @@ from digest_pipeline.reconciliation.reporting.figures import Figures, TenantFigu
 from digest_pipeline.reconciliation.reporting.html_page import page
 from digest_pipeline.reconciliation.reporting.markdown import summary_of
 from digest_pipeline.reconciliation.reporting.numbers import as_numbers
+from digest_pipeline.reconciliation.reporting.outcomes import as_outcomes, unsent_reasons
+from digest_pipeline.reconciliation.reporting.verdict import status_of
 from digest_pipeline.spec import Digest
 
 
@@ -25,14 +27,19 @@ class Report:
     """What was written, and what it says.
 
     ``balanced``: every customer of the manifest is in exactly one state. ``numbers``: flat names to
-    ints and floats. ``table``: one row per tenant. ``markdown``: the short form, with what to do next.
+    ints and floats. ``outcomes``: what became of everybody, under the names of ``as_outcomes``.
+    ``table``: one row per tenant. ``reasons``: why customers got nothing. ``status``: a few words.
+    ``markdown``: the short form, with what to do next.
     """
 
     csv: Path
     html: Path
     balanced: bool
     numbers: dict[str, int | float]
+    outcomes: dict[str, int | float]
     table: list[dict[str, Any]]
+    reasons: list[dict[str, Any]]
+    status: str
     markdown: str
 
 
@@ -65,7 +72,10 @@ def write_report(
         html=html,
         balanced=figures.balanced,
         numbers=as_numbers(figures) | {"seconds": round(time.monotonic() - began, 3)},
+        outcomes=as_outcomes(figures),
         table=[as_row(one) for one in figures.tenants],
+        reasons=unsent_reasons(figures),
+        status=status_of(figures),
         markdown=summary_of(figures),
     )
 

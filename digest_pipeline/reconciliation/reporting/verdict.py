@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from digest_pipeline.reconciliation.reporting.figures import Figures
+from digest_pipeline.states import HoldReason
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,6 +15,27 @@ class Verdict:
     level: str
     headline: str
     detail: str
+
+
+_HELD = {
+    HoldReason.WINDOW_CLOSED: (
+        "their delivery window has closed",
+        "somebody lets them be late, with a reason",
+    ),
+    HoldReason.WINDOW_NOT_OPEN: ("their delivery window is not open yet", "it opens"),
+    HoldReason.PAUSED: ("sending is paused", "somebody resumes it"),
+    HoldReason.SENDING_DISABLED: ("sending is disabled", "somebody enables it"),
+    HoldReason.RESTORED: ("the ledger was restored from a backup", "a run has looked for what its copy sent"),
+    HoldReason.CONTENT_NOT_SEALED: ("their content is not sealed", "digest_rows is materialised"),
+}
+"""Why a whole manifest waits, and until when."""
+
+
+def status_of(figures: Figures) -> str:
+    """Return ``complete`` or ``incomplete``, with what is held and why."""
+    held = {reason: count for reason, count in figures.summary.held.items() if count}
+    status = "incomplete" if figures.open else "complete"
+    return status + (": held " + ", ".join(f"{why} {n}" for why, n in held.items()) if held else "")
 
 
 def verdict_of(figures: Figures) -> Verdict:
@@ -35,7 +57,23 @@ def verdict_of(figures: Figures) -> Verdict:
     return _unfinished(figures)
 
 
+def _held(figures: Figures) -> Verdict | None:
+    """What keeps everybody who is left, where that is one reason for all of them."""
+    held = {reason: count for reason, count in figures.summary.held.items() if count}
+    ((reason, count),) = held.items() if len(held) == 1 else ((None, 0),)
+    if reason not in _HELD or count != figures.open:
+        return None
+    because, until = _HELD[HoldReason(reason)]
+    return Verdict(
+        "wait",
+        f"Held: {count:,} of {figures.eligible:,} are not sent, because {because}",
+        f"Every customer is accounted for; these wait until {until}.",
+    )
+
+
 def _unfinished(figures: Figures) -> Verdict:
+    if held := _held(figures):
+        return held
     if figures.open:
         return Verdict(
             "wait",
