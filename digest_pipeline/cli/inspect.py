@@ -49,7 +49,7 @@ def status(digest_name: str, label: str | None, as_json: bool) -> None:
 def _status(conn: Any, digest: Digest, label: str) -> dict[str, Any]:
     ids = reads.manifest_ids(conn, digest.name, label)
     headers = reads.headers(conn, ids)
-    summary = reads.summarise(conn, ids, sends=digest.sending.enabled)
+    summary = reads.summarise(conn, ids, sends=digest.sending.enabled, gateway=digest.gateway.kind)
     state = "none" if not headers else "sealed" if all(h.sealed_at for h in headers) else "building"
     return {
         "digest": digest.name,

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import click
 from rich.markup import escape
 
 from digest_pipeline.cli.common import chosen, need_source, os_user, period_options, sandbox_for
+from digest_pipeline.cli.junit import findings_of, junit_option, require_writable, write_junit
 from digest_pipeline.cli.output import json_option, say, show, show_rows
 from digest_pipeline.cli.progress import period_progress
 from digest_pipeline.errors import InputError
@@ -110,7 +113,7 @@ def run(digest_name: str, label: str, allow_late: str, by: str | None, as_json: 
             outcome = run_period(digest, period, late_reason=allow_late, by=by or os_user())
         with ledger.read() as conn:
             ids = reads.manifest_ids(conn, digest.name, period.label)
-            summary = reads.summarise(conn, ids, sends=digest.sending.enabled)
+            summary = reads.summarise(conn, ids, sends=digest.sending.enabled, gateway=digest.gateway.kind)
             sent_now = reads.accepted_by_run(conn, ids, outcome.run_id)
     failed = [check for check in outcome.checks if check.is_failure]
     facts = {
@@ -141,8 +144,9 @@ def run(digest_name: str, label: str, allow_late: str, by: str | None, as_json: 
 
 @click.command()
 @period_options
+@junit_option
 @json_option
-def check(digest_name: str, label: str, as_json: bool) -> None:
+def check(digest_name: str, label: str, junit: Path | None, as_json: bool) -> None:
     """Run the asset checks of one period; sends nothing. Exit 0: all hold, 1: one fails, 2: bad input."""
     from digest_pipeline.defs.run import run_checks, use_instance
 
@@ -150,9 +154,14 @@ def check(digest_name: str, label: str, as_json: bool) -> None:
     with open_ledger(settings) as ledger, ledger.read() as conn:
         if not reads.manifest_ids(conn, digest.name, period.label):
             raise InputError(f"{digest.name} {period.label} was never run: there is nothing to check")
+    require_writable(junit)
+    began = time.monotonic()
     with sandbox_for(settings, digest):
         use_instance(settings.home)
         outcome = run_checks(digest, period)
+    if junit is not None:
+        seconds = time.monotonic() - began
+        write_junit(junit, f"digest check {digest.name} {period.label}", findings_of(outcome), seconds)
     rows = [
         {
             "asset": check.asset,
