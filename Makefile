@@ -4,15 +4,16 @@
 #   make test    all tests, on SQLite and on PostgreSQL
 #   make lint    style, types and import contracts
 #   make docs    write the pages that are drawn from the code
-#   make lock    write requirements*.txt anew from pyproject.toml (UPGRADE=1 takes newer versions)
+#   make lock    write the requirements*.txt files anew from pyproject.toml (UPGRADE=1 takes newer versions)
 #   make clean   remove everything that these targets made
 
 SHELL = /bin/sh
 VENV = .venv
 BIN = $(VENV)/bin
 PIP = PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1 $(BIN)/python -m pip
-# Each worker starts a PostgreSQL of its own; a file's tests stay together for the sake of shared fixtures.
-PYTEST_ARGS = -n logical --dist loadscope
+# Each worker starts a PostgreSQL of its own; a file's tests stay together for the sake of shared fixtures. In the order
+# of the folders the slow files come first; xdist's own order, by the number of tests, would leave them to the end.
+PYTEST_ARGS = -n logical --dist loadscope --no-loadscope-reorder
 
 .PHONY: demo test lint style types contracts validate docs lock clean
 
@@ -82,10 +83,12 @@ lock: $(VENV)/.dev
 	$(PIP_COMPILE) $${UPGRADE:+--upgrade} --extra celery --extra dg --extra test --extra dev --output-file requirements-dev.txt pyproject.toml
 	cp requirements-dev.txt requirements.txt
 	$(PIP_COMPILE) --output-file requirements.txt pyproject.toml
-	for file in requirements.txt requirements-dev.txt; do \
+	cp requirements-dev.txt deploy/requirements.txt
+	$(PIP_COMPILE) --extra celery --extra kubernetes --output-file deploy/requirements.txt pyproject.toml
+	for file in requirements.txt requirements-dev.txt deploy/requirements.txt; do \
 	  { echo $(LOCK_HEADER); cat "$$file"; } >"$$file.new" && mv "$$file.new" "$$file"; \
 	done
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info .dagster_state .digest .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) build dist *.egg-info .dagster_state .digest .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache test-artifacts
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -129,6 +129,8 @@ def _model_in(annotation: Any) -> type[BaseModel] | None:
 def _type(annotation: Any) -> str:
     if get_origin(annotation) is dict:
         return "mapping"
+    if get_origin(annotation) is list:
+        return "list"
     if isinstance(annotation, type):
         if issubclass(annotation, StrEnum):
             return " or ".join(annotation)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, make_url, text
 from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, OperationalError
 
 from digest_pipeline.errors import InputError, LedgerError
@@ -298,3 +298,14 @@ def test_postgresql_is_asked_for_durable_commits(on_postgres: Ledger) -> None:
     with on_postgres.read() as conn:
         assert conn.execute(text("SHOW synchronous_commit")).scalar_one() == "on"
         assert conn.execute(text("SHOW transaction_isolation")).scalar_one() == "read committed"
+
+
+def test_what_the_url_asks_of_the_server_is_kept_beside_what_the_ledger_needs(postgres_url):
+    """A ledger meant for a schema of its own must not land in another one."""
+    url = make_url(postgres_url)
+    with Ledger(postgres_url) as ledger, ledger.write() as conn:
+        conn.execute(text("CREATE SCHEMA apart"))
+    asked = url.update_query_dict({"options": "-csearch_path=apart"}).render_as_string(hide_password=False)
+    with Ledger(asked) as ledger, ledger.read() as conn:
+        assert conn.execute(text("SELECT current_schema()")).scalar_one() == "apart"
+        assert conn.execute(text("SHOW synchronous_commit")).scalar_one() == "on"
