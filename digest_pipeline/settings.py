@@ -85,11 +85,15 @@ def _is_on(variable: str) -> bool:
 def _web_address(variable: str) -> str:
     """Return a URL that files can be linked under, without a slash at its end; "" for none."""
     text = (os.environ.get(variable) or "").rstrip("/")
-    parts = urlsplit(text)
+    wrong = InputError(f"{variable} is the http(s) URL of a folder, as in https://host/reports")
+    try:
+        parts = urlsplit(text)
+    except ValueError:  # whose text quotes the address
+        raise wrong from None
     # It is shown to everybody who opens Dagster: no user, password or token belongs into it.
     is_plain = parts.scheme in ("http", "https") and parts.netloc and "@" not in parts.netloc
     if text and not (is_plain and not parts.query and not parts.fragment):
-        raise InputError(f"{variable} is the http(s) URL of a folder, as in https://host/reports")
+        raise wrong
     return text
 
 

@@ -277,7 +277,11 @@ def _wanted(field: str, setting: EnvSetting | None) -> str | None:
 
 # None of these may quote what it was given: a web address can hold a token, a list holds addresses.
 def _require_web_address(text: str) -> None:
-    parts = urlsplit(text.strip())
+    try:
+        parts = urlsplit(text.strip())
+        _ = parts.port, (parts.hostname or "").encode("idna")
+    except ValueError:  # whose text quotes the address, which is a secret
+        raise ValueError("must be a web address, http(s)://host/path") from None
     if parts.scheme not in ("http", "https") or not parts.hostname or not text.strip().isprintable():
         raise ValueError("must be a web address, http(s)://host/path")
     if parts.username is not None or parts.password is not None:

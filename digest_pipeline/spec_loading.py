@@ -80,6 +80,9 @@ def _read(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
     except OSError as error:
         raise SpecError(f"{path}: cannot be read ({error.strerror})") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
+        if isinstance(error, yaml.composer.ComposerError) and "single document" in str(error.context):
+            text = "holds several documents (---): give each digest a file of its own"
+            raise SpecError(f"{path}: {text}") from None
         mark = getattr(error, "problem_mark", None)
         where = f" at line {mark.line + 1}, column {mark.column + 1}" if mark else ""
         raise SpecError(f"{path}: is not valid YAML{where}") from error

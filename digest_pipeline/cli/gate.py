@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -87,10 +88,15 @@ def _home(keep: Path | None) -> Iterator[Path]:
     if keep.exists() and any(keep.iterdir()):
         raise InputError(f"--keep: {keep} is not empty; a gate starts from nothing")
     keep.mkdir(parents=True, exist_ok=True)
-    yield keep
+    try:
+        yield keep
+    except InputError:  # nothing was tried, and the next try finds the folder empty again
+        shutil.rmtree(keep)
+        raise
 
 
 def _next(keep: Path | None) -> str:
     if keep is None:
         return "To look into it: the same command with --keep FOLDER, which leaves the ledger and the report"
-    return f"To look into it: {keep}/reports, and DIGEST_HOME={keep} digest trace KEY (without DIGEST_LEDGER_URL)"
+    kept = escape(str(keep))
+    return f"To look into it: {kept}/reports, and DIGEST_HOME={kept} digest trace KEY (without DIGEST_LEDGER_URL)"

@@ -15,7 +15,7 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import BinaryIO
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 from digest_pipeline.cli.output import say
 
@@ -69,7 +69,7 @@ class _Handler(BaseHTTPRequestHandler):
         if self.headers.get("Host", "").partition(":")[0] not in (HOST, "localhost"):
             self._refuse(HTTPStatus.MISDIRECTED_REQUEST)
             return
-        found = _FILE(unquote(urlsplit(self.path).path))
+        found = _FILE(unquote(self.path.partition("?")[0]))
         file = _open(self.server.folder, found[1]) if found else None
         if file is None:
             self._refuse(HTTPStatus.NOT_FOUND)

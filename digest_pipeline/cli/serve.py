@@ -100,6 +100,8 @@ def _end(process: subprocess.Popen[bytes]) -> None:
             process.wait(PATIENCE)
     except (subprocess.TimeoutExpired, KeyboardInterrupt):
         say.print("ending Dagster's processes")
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)  # from here on it takes seconds, and must be done whole
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGTERM)
         deadline = time.monotonic() + GRACE

@@ -19,11 +19,14 @@ from digest_pipeline.cli.progress import period_progress
 from digest_pipeline.cli.trial_setup import Trial, environment, fault_rules, tried_out
 from digest_pipeline.defs.run import RunOutcome, run_checks, run_period
 from digest_pipeline.demo.judge import judge
+from digest_pipeline.errors import InputError, SourceError
+from digest_pipeline.installation import open_source
 from digest_pipeline.lab.sandbox.process import SandboxProcess
 from digest_pipeline.lab.sandbox.settings import SandboxSettings
 from digest_pipeline.ledger import migrate, reads
 from digest_pipeline.ledger.engine import Ledger
 from digest_pipeline.ledger.reads import Summary
+from digest_pipeline.settings import Settings
 from digest_pipeline.spec import Digest
 
 MOST_RUNS = 6
@@ -56,10 +59,19 @@ def try_period(trial: Trial, home: Path) -> Tried:
     key = secrets.token_hex(16)
     with environment(trial, home) as settings, Ledger(settings.ledger_url) as ledger:
         need_source(settings)
+        _require_source(settings, trial.digest)
         migrate.upgrade(ledger, settings.environment)
         with SandboxProcess(home / "sandbox.db", SandboxSettings(api_key=key)) as provider:
             provider.control.script(*fault_rules(trial))
             return _Stage(trial, tried_out(trial, provider.url, key), ledger, provider).play(began)
+
+
+def _require_source(settings: Settings, digest: Digest) -> None:
+    try:
+        with open_source(settings, digest) as source, source.snapshot():
+            pass
+    except SourceError as error:
+        raise InputError(str(error)) from None
 
 
 class _Stage:
@@ -82,7 +94,7 @@ class _Stage:
         summary = self._summary()
         return Tried(
             tuple(findings), summary.entries, {str(state): n for state, n in summary.states.items()}, sent,
-            again, oracle.accepted_count(), runs + 1, hit, time.monotonic() - began,
+            again, oracle.accepted_count(), runs + bool(self._ids()), hit, time.monotonic() - began,
         )  # fmt: skip
 
     def _run_until_settled(self) -> tuple[RunOutcome, int, int]:

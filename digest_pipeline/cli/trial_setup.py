@@ -10,12 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from digest_pipeline.defs.run import make_instance
+from digest_pipeline.demo.play import environment_of
 from digest_pipeline.errors import InputError
 from digest_pipeline.lab.sandbox.faults import Fault, Rule, harsh
 from digest_pipeline.outcomes import Proof
 from digest_pipeline.periods import Period
 from digest_pipeline.settings import Settings
-from digest_pipeline.spec import Digest, GatewayChoice, Objective, Rate, Retry, Sending
+from digest_pipeline.spec import Digest, GatewayChoice, Notify, Objective, Rate, Retry, Sending
 
 _LIGHT = (
     Fault.RESET_AFTER_ACCEPT,
@@ -47,6 +48,7 @@ def tried_out(trial: Trial, url: str, key: str) -> Digest:
         "rate": Rate(per_second=2000, burst=600),
         "sending": Sending(timeout_seconds=3, lease_seconds=30, in_run_wait_seconds=20),
         "retry": Retry(base_seconds=0.2, cap_seconds=1, connect_failures_to_halt=100),
+        "notify": Notify(),  # nobody is told of a trial, and CI has none of these variables
         "cleanup": digest.cleanup.model_copy(update={"delay_hours": 0.0, "proof": Proof.ACCEPTED}),
     }
     if trial.faults == "harsh":
@@ -82,13 +84,12 @@ def environment(trial: Trial, home: Path) -> Iterator[Settings]:
     }
     if trial.source is not None:
         wanted[trial.digest.source.env] = _source_url(trial.source, home)
-    before = {name: os.environ.get(name) for name in wanted}
-    os.environ.update(wanted)
-    try:
+    elif named := os.environ.get(
+        trial.digest.source.env
+    ):  # its {home} is the installation's, not this folder
+        wanted[trial.digest.source.env] = named.replace("{home}", str(Settings.from_environment().home))
+    with environment_of(wanted):
         yield Settings.from_environment()
-    finally:
-        for name, value in before.items():
-            os.environ.pop(name, None) if value is None else os.environ.__setitem__(name, value)
 
 
 def _source_url(source: str, home: Path) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from importlib.metadata import version
 
 import dagster as dg
@@ -41,6 +42,12 @@ def job_name(digest: Digest) -> str:
 def checks_job_name(digest: Digest) -> str:
     """Return the job that runs a digest's asset checks and materialises nothing."""
     return f"{digest.name}_checks"
+
+
+def as_instant(text: str) -> datetime:
+    """Return the instant of a tag or cursor, which somebody may have edited: UTC where it names no zone."""
+    found = datetime.fromisoformat(text)
+    return found if found.tzinfo else found.replace(tzinfo=UTC)
 
 
 def period_tag(digest: Digest, period: Period) -> dict[str, str]:

@@ -13,6 +13,7 @@ from datetime import UTC, datetime, timedelta
 
 import dagster as dg
 
+from digest_pipeline.defs.names import as_instant
 from digest_pipeline.defs.resources import Installation
 from digest_pipeline.defs.run_findings import About, about, checks, ended_at, failures, has_ended, mends
 from digest_pipeline.ledger import incidents
@@ -29,6 +30,7 @@ LOOK_BACK = timedelta(days=1)
 OVERLAP = timedelta(seconds=60)
 """Read again at each tick: a run's row may be stored later than its time says."""
 MOST_RUNS = 100
+FEW_SECONDS = 5.0
 
 _RUNNING = dg.RunsFilter(statuses=[dg.DagsterRunStatus.STARTED])
 _TELLING = [dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED]
@@ -56,7 +58,8 @@ def _failed_runs(digests: Mapping[str, Digest]) -> dg.SensorDefinition:
             for digest in digests.values():
                 take_in_conditions(installation.ledger, digest)
             _take_in_run(context.instance, installation, digests, record)
-            tell_due(installation.ledger, installation.settings, digests)
+            # One tick of Dagster's may bring five of these; what they leave is the other sensor's to tell.
+            tell_due(installation.ledger, installation.settings, digests, FEW_SECONDS)
 
     return notify_failed_runs
 
@@ -95,7 +98,8 @@ def _changed_runs(instance: dg.DagsterInstance, cursor: str | None) -> tuple[lis
         order_by="update_timestamp",
         ascending=True,
     )
-    newest = max([since, *(record.update_timestamp.astimezone(UTC) for record in records)])
+    # No later than now: a run that another machine's clock dates to tomorrow must not hide a day of others.
+    newest = min(now, max([since, *(record.update_timestamp.astimezone(UTC) for record in records)]))
     position = {"since": newest.isoformat(), "caught_up": len(records) < MOST_RUNS}
     return list(records), json.dumps(position)
 
@@ -103,7 +107,8 @@ def _changed_runs(instance: dg.DagsterInstance, cursor: str | None) -> tuple[lis
 def _position(cursor: str | None, now: datetime) -> tuple[datetime, bool]:
     try:
         stored = json.loads(cursor or "")
-        return datetime.fromisoformat(stored["since"]), bool(stored["caught_up"])
+        since = as_instant(stored["since"])
+        return min(now, max(since, now - LOOK_BACK)), bool(stored["caught_up"])
     except (ValueError, TypeError, KeyError):  # none yet, or one that somebody typed
         return now - LOOK_BACK, False
 
@@ -118,10 +123,10 @@ def _take_in_run(
     if what is None:
         return
     ledger, digest = installation.ledger, digests.get(what.digest)
-    for at, found, finding in checks(instance, record, what):
+    for at, check, of, finding in checks(instance, record, what):
         if finding is not None:
             take_in(ledger, digest, finding)
-        _close_checks(installation, what, found.check_name, finding.what if finding else None, at)
+        _close_checks(installation, of, check, finding.what if finding else None, at)
     if not has_ended(record.dagster_run):
         return
     with ledger.read() as conn:
@@ -149,4 +154,6 @@ def _close_mended(installation: Installation, what: About, record: dg.RunRecord)
     def is_mended(one: Incident, facts: Facts) -> bool:
         return one.kind in _MENDED_BY_RUNS and mends(record.dagster_run, facts.job, facts.asset)
 
-    close_where(installation.ledger, what.digest, what.period, is_mended, ended_at(record))
+    # An order may have failed because it named the wrong period.
+    period = None if what.is_order else what.period
+    close_where(installation.ledger, what.digest, period, is_mended, ended_at(record))

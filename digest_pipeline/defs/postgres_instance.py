@@ -12,7 +12,7 @@ from sqlalchemy import Engine, NullPool, create_engine, inspect, text
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
-from digest_pipeline.defs.run import INSTANCE_FILE
+from digest_pipeline.defs.run import INSTANCE_FILE, RUN_LIMITS
 from digest_pipeline.errors import InputError
 from digest_pipeline.ledger import schema
 
@@ -29,31 +29,7 @@ storage:
     # In the schema {SCHEMA} of the ledger's database, set by the command that starts Dagster.
     postgres_url:
       env: {URL_VARIABLE}
-concurrency:
-  runs:
-    max_concurrent_runs: 4
-    tag_concurrency_limits:
-      - key: dagster/partition
-        value:
-          applyLimitPerUniqueValue: true
-        limit: 1
-      - key: digest/period
-        value:
-          applyLimitPerUniqueValue: true
-        limit: 1
-run_monitoring:
-  enabled: true
-  start_timeout_seconds: 300
-  max_runtime_seconds: 21600
-run_retries:
-  enabled: true
-  max_retries: 2
-  retry_on_asset_or_op_failure: false
-telemetry:
-  enabled: false
-nux:
-  enabled: false
-"""
+{RUN_LIMITS}"""
 
 
 def postgres_place(text_url: str) -> URL:

@@ -20,16 +20,39 @@ from digest_pipeline.periods import Period
 from digest_pipeline.spec import Digest
 
 INSTANCE_FILE = "dagster.yaml"
-EMBEDDED_INSTANCE = """\
-# Dagster's own state, beside the embedded ledger. For more than one machine: deploy/dagster.yaml.
-storage:
-  sqlite:
-    base_dir: {folder}
+RUN_LIMITS = """\
+concurrency:
+  runs:
+    max_concurrent_runs: 4
+    tag_concurrency_limits:
+      - key: dagster/partition
+        value:
+          applyLimitPerUniqueValue: true
+        limit: 1
+      - key: digest/period
+        value:
+          applyLimitPerUniqueValue: true
+        limit: 1
+run_monitoring:
+  enabled: true
+  start_timeout_seconds: 300
+  max_runtime_seconds: 21600
+run_retries:
+  enabled: true
+  max_retries: 2
+  retry_on_asset_or_op_failure: false
 telemetry:
   enabled: false
 nux:
   enabled: false
 """
+"""What every instance has that a command makes; dagster.yaml and deploy/dagster.yaml say why."""
+EMBEDDED_INSTANCE = f"""\
+# Dagster's own state, beside the embedded ledger. For more than one machine: deploy/dagster.yaml.
+storage:
+  sqlite:
+    base_dir: {{folder}}
+{RUN_LIMITS}"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from sqlalchemy import Connection
 
 from digest_pipeline.defs.jobs import tick_of
+from digest_pipeline.defs.names import as_instant
 from digest_pipeline.ledger import follow_ups
 from digest_pipeline.periods import Period
 from digest_pipeline.spec import Digest
@@ -51,6 +52,6 @@ def confirmed(missing: list[Period], cursor: str | None, now: datetime) -> tuple
 def _read(cursor: str | None) -> dict[str, datetime]:
     try:
         stored = json.loads(cursor or "{}")
-        return {label: datetime.fromisoformat(instant) for label, instant in stored.items()}
+        return {label: as_instant(instant) for label, instant in stored.items()}
     except (ValueError, AttributeError, TypeError):
         return {}  # of an older build, or edited in the UI: seen now for the first time

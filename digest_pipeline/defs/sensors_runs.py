@@ -13,6 +13,7 @@ from digest_pipeline.defs.names import (
     FOLLOW_UP_AT_TAG,
     FOLLOW_UP_TAG,
     PARTITION_TAG,
+    as_instant,
     asset_key,
     job_name,
     period_tag,
@@ -148,10 +149,9 @@ def earlier_runs(instance: dg.DagsterInstance, digest: Digest, period: Period, r
 
 def _instant(text: str) -> datetime | None:
     try:
-        found = datetime.fromisoformat(text)
+        return as_instant(text)
     except ValueError:
         return None
-    return found if found.tzinfo else found.replace(tzinfo=UTC)
 
 
 def at(micros: int) -> datetime:

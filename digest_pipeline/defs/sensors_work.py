@@ -62,5 +62,6 @@ def through_the_gate(
     probe_at = gate.probe_at or now
     if probe_at > now:
         return others, f"sending is halted; it is tried again after {at(probe_at):%Y-%m-%d %H:%M:%S} UTC"
-    first = min(waiting, key=lambda one: one.period)
+    # A message ends a halt; a question is refused as long as it lasts.
+    first = min(waiting, key=lambda one: (one.reason is Reason.EVIDENCE_DUE, one.period))
     return [replace(first, reason=Reason.PROBE_DUE, due_at=probe_at), *others], ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -96,11 +96,20 @@ def environment(home: Path) -> Iterator[Settings]:
         "DIGEST_SOURCE_URL": f"sqlite:///{home / 'source.db'}",
         "DIGEST_SPECS": str(DEMO_SPECS),
         "DIGEST_REPORTS": str(home / "reports"),
+        "DIGEST_REPORTS_URL": "",  # another folder is served there
+        "DIGEST_EXECUTOR": "in_process",
     }
-    before = {name: os.environ.get(name) for name in (*wanted, "DIGEST_SANDBOX_URL")}
+    with environment_of(wanted, "DIGEST_SANDBOX_URL"):
+        yield Settings.from_environment()
+
+
+@contextmanager
+def environment_of(wanted: Mapping[str, str], *others: str) -> Iterator[None]:
+    """Set variables of this process; at the end they, and ``others``, are what they were."""
+    before = {name: os.environ.get(name) for name in (*wanted, *others)}
     os.environ.update(wanted)
     try:
-        yield Settings.from_environment()
+        yield
     finally:
         for name, value in before.items():
             os.environ.pop(name, None) if value is None else os.environ.__setitem__(name, value)

@@ -133,7 +133,8 @@ async def exchange(
             faults.reach(faults.Point.DURING_PROVIDER_CALL)
             content = await _read(response.content)
             return Answer(response.status, response.headers, content)
-    except (aiohttp.ClientError, TimeoutError, OSError) as error:
+    except (aiohttp.ClientError, TimeoutError, OSError, UnicodeError) as error:
+        # UnicodeError: a host name that cannot be encoded, found before anything is sent.
         return unanswered(error, wire.touched)
 
 

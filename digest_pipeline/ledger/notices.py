@@ -6,6 +6,7 @@ want to tell at the same moment, one gets it. What died between claim and answer
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from sqlalchemy import ColumnElement, Connection, and_, select, update
@@ -33,15 +34,27 @@ class Notice:
     account: str | None
 
 
-def due(conn: Connection, what: Identity | None = None, limit: int = 100) -> list[Notice]:
-    """Return the notices that may be tried now, of all open incidents or of one; oldest incident first."""
+def due(
+    conn: Connection,
+    what: Identity | None = None,
+    *,
+    digests: Collection[str] | None = None,
+    limit: int = 100,
+) -> list[Notice]:
+    """Return the notices that may be tried now, of all open incidents or of one; oldest incident first.
+
+    Mails come last: many of them can wait for permits of a gate that gives none. ``digests``: only those of
+    these digests, and of none; what other code locations have on the same ledger is theirs to tell.
+    """
     query = (
         select(incident, _n.channel, _n.tries, _n.doubtful_at, _n.account)
         .join(incident, incident.c.id == _n.incident_id)
         .where(_n.next_try_at <= ledger_now(), incident.c.closed_at.is_(None))
-        .order_by(incident.c.opened_at, incident.c.id, _n.channel)
+        .order_by(_n.channel.like("email:%"), incident.c.opened_at, incident.c.id, _n.channel)
         .limit(limit)
     )
+    if digests is not None:
+        query = query.where(incident.c.digest.in_(["", *sorted(digests)]))
     if what is not None:
         query = query.where(is_of(what))
     return [_notice(dict(row)) for row in conn.execute(query).mappings()]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
-from typing import Literal
 
 from sqlalchemy import Connection
 
@@ -34,6 +34,8 @@ from digest_pipeline.spec import Digest
 
 TIME_OUT_SECONDS = 10.0
 _LIMITS = {"time_out": f"{TIME_OUT_SECONDS:g}s", "connections": "1"}
+_HORIZON = 5_000_000
+"""How long a permit may be waited for: senders at work reserve theirs a little ahead."""
 _SLACK_SECONDS = rate_gate.SLACK / 1_000_000
 
 
@@ -60,9 +62,10 @@ async def mail(ledger: Ledger, settings: Settings, digest: Digest, notice: Notic
     async with gateway:  # before the permit: it is good for a quarter of a second
         asked = time.monotonic()
         claimed = ledger.transact(lambda conn: _claim(conn, digest, gateway, notice, settings))
-        if claimed is not True:
+        if not isinstance(claimed, float):
             return claimed
-        if time.monotonic() - asked > _SLACK_SECONDS:
+        await asyncio.sleep(max(0.0, asked + claimed - time.monotonic()))
+        if time.monotonic() - asked > claimed + _SLACK_SECONDS:
             outcome: Outcome = NotSent(FailureClass.CONNECT, "the permit came too late")
         else:
             outcome = await gateway.send(envelope)
@@ -75,8 +78,11 @@ async def mail(ledger: Ledger, settings: Settings, digest: Digest, notice: Notic
 
 def _claim(
     conn: Connection, digest: Digest, gateway: Gateway, notice: Notice, settings: Settings
-) -> Try | Literal[True] | None:
-    """Take the try, a permit and the mark of doubt together: True. Else how it ends, None: not ours."""
+) -> Try | float | None:
+    """Take the try, a permit and the mark of doubt together: in how many seconds it starts.
+
+    Else how it ends; None: not ours.
+    """
     try:
         migrate.require_same_environment(conn, settings.environment)
     except EnvironmentMismatchError:
@@ -89,11 +95,12 @@ def _claim(
     with conn.begin_nested() as taken:
         if not notices.claim(conn, notice):
             return None
-        if not _permitted(conn, digest, gate_name(gateway)):
+        starts_in = _permitted(conn, digest, gate_name(gateway))
+        if starts_in is None:
             taken.rollback()
             return Try(Told.NO_PERMIT, "the rate gate is halted, closed or busy")
         notices.mark_doubtful(conn, notice, gateway.account)
-        return True
+        return starts_in
 
 
 def _is_replayed(conn: Connection, gateway: Gateway, notice: Notice) -> bool:
@@ -104,18 +111,19 @@ def _is_replayed(conn: Connection, gateway: Gateway, notice: Notice) -> bool:
     return reads.now(conn) - notice.doubtful_at < lifetime
 
 
-def _permitted(conn: Connection, digest: Digest, name: str) -> bool:
-    """Take a permit that starts now. A halted gate gives none: its probes are the digest's."""
+def _permitted(conn: Connection, digest: Digest, name: str) -> float | None:
+    """Take a permit; return in how many seconds it starts. A halted gate gives none: its probes are the digest's."""
     if gates.read(conn, name) is None:
         gates.configure(conn, name, digest.rate.per_second, digest.rate.burst)
     now, locked = gates.lock(conn, [name])
     gate = locked[name]
     if gate.halt_reason is not None:
-        return False
-    granted = rate_gate.grant(gate, now, 1, 0)
-    if granted.starts:
-        gates.save(conn, rate_gate.charge(gate, granted.starts, now))
-    return bool(granted.starts)
+        return None
+    granted = rate_gate.grant(gate, now, 1, _HORIZON)
+    if not granted.starts:
+        return None
+    gates.save(conn, rate_gate.charge(gate, granted.starts, now))
+    return (granted.starts[0] - now) / 1_000_000
 
 
 def _judge(outcome: Outcome) -> Try:

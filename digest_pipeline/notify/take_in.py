@@ -51,9 +51,9 @@ def take_in_conditions(ledger: Ledger, digest: Digest) -> list[Finding]:
 
 
 def close_where(
-    ledger: Ledger, digest: str, period: str, is_well: Callable[[Incident, Facts], bool], at: int
+    ledger: Ledger, digest: str, period: str | None, is_well: Callable[[Incident, Facts], bool], at: int
 ) -> int:
-    """Close the open incidents of a period that are well since ``at``; return how many."""
+    """Close the open incidents of a period, or of all (None), that are well since ``at``; return how many."""
     with ledger.read() as conn:
         candidates = incidents.open_ones(conn, digest, period)
     return close(ledger, [one for one in candidates if is_well(one, Facts.from_json(one.facts))], at)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from sqlalchemy import Connection
 
-from digest_pipeline.errors import DigestError
+from digest_pipeline.errors import SpecError
 from digest_pipeline.ledger import notices
 from digest_pipeline.ledger.engine import Ledger
 from digest_pipeline.ledger.notices import Notice
@@ -23,16 +23,18 @@ PATIENCE_SECONDS = 25.0
 """No try starts later: Dagster gives a tick 60 seconds, and one try takes up to 20."""
 
 
-def tell_due(ledger: Ledger, settings: Settings, digests: Mapping[str, Digest]) -> Counter[str]:
-    """Try every notice that is due, once each; return how many tries ended how.
+def tell_due(
+    ledger: Ledger, settings: Settings, digests: Mapping[str, Digest], patience: float = PATIENCE_SECONDS
+) -> Counter[str]:
+    """Try every notice of these digests that is due, once each; return how many tries ended how.
 
     Whatever two processes do at the same time, a claim lets one of them try. A channel that is down
     keeps neither the others nor the other digests waiting.
     """
     with ledger.read() as conn:
-        due = notices.due(conn)
+        due = notices.due(conn, digests=digests.keys())
     ended: Counter[str] = Counter()
-    deadline = time.monotonic() + PATIENCE_SECONDS
+    deadline = time.monotonic() + patience
     # The log first: it is quick, and it is what is left when everything else is down.
     for notice in sorted(due, key=lambda one: one.channel != LOG):
         if time.monotonic() > deadline:
@@ -47,7 +49,7 @@ def tell(ledger: Ledger, settings: Settings, digest: Digest | None, notice: Noti
     """Try one notice; None when somebody else has claimed it, or its time has not come."""
     try:
         tried = asyncio.run(_through(ledger, settings, digest, notice))
-    except DigestError as error:
+    except SpecError as error:
         # A channel that was configured when the incident was opened and is not usable now.
         tried = Try(Told.NOT_YET, type(error).__name__)
     if tried is not None and tried.told not in (Told.YES, Told.NO_PERMIT):

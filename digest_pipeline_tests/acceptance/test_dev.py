@@ -159,7 +159,7 @@ def test_a_url_that_names_no_postgresql_database_is_refused_and_not_repeated(she
 @pytest.mark.parametrize(
     ("statements", "said"),
     [
-        (["CREATE TABLE event_logs (id int)"], "holds Dagster's own tables"),
+        (["CREATE TABLE event_logs (id int)", "CREATE TABLE run_tags (id int)"], "holds Dagster's own tables"),
         ([f"CREATE SCHEMA {SCHEMA}", f"CREATE TABLE {SCHEMA}.manifest (id int)"], "holds a ledger"),
         (
             [f"CREATE SCHEMA {SCHEMA}", f"CREATE TABLE {SCHEMA}.orders (id int)"],
