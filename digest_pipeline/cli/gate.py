@@ -87,11 +87,15 @@ def _home(keep: Path | None) -> Iterator[Path]:
         return
     if keep.exists() and any(keep.iterdir()):
         raise InputError(f"--keep: {keep} is not empty; a gate starts from nothing")
+    is_new = not keep.exists()
     keep.mkdir(parents=True, exist_ok=True)
     try:
         yield keep
-    except InputError:  # nothing was tried, and the next try finds the folder empty again
-        shutil.rmtree(keep)
+    except InputError:  # nothing was tried, and the next try finds the folder as this one did
+        for place in keep.iterdir():
+            shutil.rmtree(place) if place.is_dir() else place.unlink()
+        if is_new:
+            keep.rmdir()
         raise
 
 

@@ -79,8 +79,9 @@ def require_writable(file: Path | None) -> None:
     if file is None:
         return
     place = next(folder for folder in file.absolute().parents if folder.exists())
-    kept = file.exists() and not os.access(file, os.W_OK)
-    if kept or not place.is_dir() or not os.access(place, os.W_OK):
+    if file.exists() and not os.access(file, os.W_OK):
+        raise InputError(f"--junit: {file} is there already and may not be written to")
+    if not place.is_dir() or not os.access(place, os.W_OK):
         raise InputError(f"--junit: {file} cannot be written: {place} is no folder that we may write to")
 
 

@@ -76,7 +76,8 @@ def _prepared(postgres_url: str | None) -> Settings:
 
 def _until_told(command: list[str]) -> int:
     """Run a command until it ends or we are told to; none of its processes outlives this one."""
-    for number in (signal.SIGTERM, signal.SIGHUP):
+    # SIGINT too: a background job of a shell starts with it ignored, and so would everything below it.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupt)
     # A group of its own: Dagster must be told to end once, by us; told again, it leaves its children.
     with subprocess.Popen(command, start_new_session=True) as process:
@@ -99,9 +100,9 @@ def _end(process: subprocess.Popen[bytes]) -> None:
             process.send_signal(signal.SIGINT)
             process.wait(PATIENCE)
     except (subprocess.TimeoutExpired, KeyboardInterrupt):
+        _be_deaf()
         say.print("ending Dagster's processes")
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)  # from here on it takes seconds, and must be done whole
+    _be_deaf()  # from here on it takes seconds, and must be done whole
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGTERM)
         deadline = time.monotonic() + GRACE
@@ -110,6 +111,11 @@ def _end(process: subprocess.Popen[bytes]) -> None:
             os.killpg(process.pid, 0)
             time.sleep(0.1)
         os.killpg(process.pid, signal.SIGKILL)
+
+
+def _be_deaf() -> None:
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
 
 
 @click.group()

@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -159,7 +159,10 @@ def test_a_url_that_names_no_postgresql_database_is_refused_and_not_repeated(she
 @pytest.mark.parametrize(
     ("statements", "said"),
     [
-        (["CREATE TABLE event_logs (id int)", "CREATE TABLE run_tags (id int)"], "holds Dagster's own tables"),
+        (
+            ["CREATE TABLE event_logs (id int)", "CREATE TABLE run_tags (id int)"],
+            "holds Dagster's own tables",
+        ),
         ([f"CREATE SCHEMA {SCHEMA}", f"CREATE TABLE {SCHEMA}.manifest (id int)"], "holds a ledger"),
         (
             [f"CREATE SCHEMA {SCHEMA}", f"CREATE TABLE {SCHEMA}.orders (id int)"],
@@ -175,3 +178,32 @@ def test_a_schema_of_others_is_refused_before_anything_is_written(shell, postgre
     assert said in refused.error
     assert (tables(postgres_url, "public"), tables(postgres_url, SCHEMA)) == before
     assert not (shell.folder / "home").exists()
+
+
+STUBBORN = """
+import os, signal
+from pathlib import Path
+signal.signal(signal.SIGINT, lambda *_: Path("asked").touch())
+signal.signal(signal.SIGTERM, lambda *_: Path("told").touch())
+Path("begun").write_text(str(os.getpid()))
+while True:
+    signal.pause()
+"""
+
+
+def test_interrupted_at_every_step_of_its_end_it_leaves_no_process_behind(tmp_path):
+    """Ctrl-C, once more while it waits for a child that will not end, and again while it makes the child end."""
+    shell = Shell(tmp_path, {"DIGEST_HOME": str(tmp_path)})
+    code = f"from digest_pipeline.cli import serve; raise SystemExit(serve._until_told({[sys.executable, '-c', STUBBORN]}))"
+    process = subprocess.Popen([sys.executable, "-c", code], cwd=tmp_path, env=shell.environment)
+    try:
+        for file in ("begun", "asked", "told"):
+            until((tmp_path / file).exists, bool, file)
+            process.send_signal(signal.SIGINT)
+        assert process.wait(END) == 0
+        assert processes_of(shell) == []
+    finally:
+        process.kill()
+        process.wait()
+        with suppress(ProcessLookupError):
+            os.kill(int((tmp_path / "begun").read_text()), signal.SIGKILL)

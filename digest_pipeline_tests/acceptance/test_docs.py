@@ -10,6 +10,7 @@ from pathlib import Path
 from types import ModuleType
 
 import click
+import dagster as dg
 import pytest
 
 from digest_pipeline.cli.main import cli
@@ -19,6 +20,7 @@ from digest_pipeline.outcomes import FailureClass
 from digest_pipeline.reconciliation.invariants import provider_lists_what_it_accepted
 from digest_pipeline.spec import Retention
 from digest_pipeline.states import HoldReason, State, SuppressionReason
+from digest_pipeline_tests.pipeline.violations import too_many_attempts
 
 ROOT = Path(__file__).parents[2]
 
@@ -57,7 +59,7 @@ def _mentioned(page: str) -> Iterator[tuple[str, bool]]:
     """Every command of a page, and whether it stands in a block to be typed as it is."""
     text = (ROOT / page).read_text(encoding="utf-8")
     for block in re.findall(r"^```\n(.*?)^```", text, re.M | re.S):
-        for line in block.splitlines():
+        for line in re.sub(r"\\\n\s*", "", block).splitlines():
             if line.startswith(("digest ", "$ digest ")):
                 yield line.removeprefix("$ ").partition("  #")[0].strip(), True
     prose = re.sub(r"^```.*?^```", "", text, flags=re.M | re.S)
@@ -65,9 +67,24 @@ def _mentioned(page: str) -> Iterator[tuple[str, bool]]:
         yield mention, False
 
 
+PAGES = [
+    "README.md",
+    *(
+        f"docs/{name}.md"
+        for name in (
+            "runbook",
+            "contract",
+            "configuration",
+            "ci_gate",
+            "component",
+            "deployment",
+            "notifications",
+        )
+    ),
+]
 MENTIONED = [
     pytest.param(command, whole, id=f"{page}: {command}")
-    for page in ("README.md", "docs/runbook.md", "docs/contract.md", "docs/configuration.md")
+    for page in PAGES
     for command, whole in dict.fromkeys(_mentioned(page))
 ]
 
@@ -137,3 +154,25 @@ def test_the_contract_tells_each_retention_with_its_default(field: str) -> None:
 @pytest.mark.parametrize("column", [column.name for column in operator_action.columns])
 def test_the_contract_tells_each_field_of_the_audit_trail(column: str) -> None:
     assert re.search(rf"\b{column}\b", _in_backticks("docs/contract.md"))
+
+
+# Dagster 1.13 still asks pydantic for the fields of a resource by their old name. Only Dagster's.
+@pytest.mark.filterwarnings("ignore:The `__fields__` attribute:DeprecationWarning")
+def test_the_code_that_evaluates_checks_sees_all_of_them_and_fails_on_a_violation(open_rim):
+    (code,) = re.findall(
+        r"^```python\n(.*?)^```", (ROOT / "docs" / "ci_gate.md").read_text(encoding="utf-8"), re.M | re.S
+    )
+    (partition,) = re.findall(r'"dagster/partition": "([^"]+)"', code)
+    label = partition.removesuffix("-1")
+    rim = open_rim(days=("1997-03-18",), first_period=label)
+    assert rim.materialise(label).success
+    given = {"dg": dg, "defs": rim.definitions, "instance": rim.instance}
+    exec(code, given)
+    evaluated = {(one.asset_key, one.check_name) for one in given["result"].get_asset_check_evaluations()}
+    assert evaluated == {
+        (key.asset_key, key.name) for key in rim.definitions.resolve_asset_graph().asset_check_keys
+    }
+    assert rim.accepted() == {rim.key_of(number, label): 1 for number in range(1, 6)}
+    too_many_attempts(rim, *rim.ids(label))  # a violation that blocks nothing: Dagster's own exit code is 0
+    with pytest.raises(AssertionError):
+        exec(code, given)

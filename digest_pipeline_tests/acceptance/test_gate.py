@@ -1,6 +1,7 @@
 """`digest gate` as a team's CI uses it: the real pipeline, a sandbox in place of everything outside."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from digest_pipeline.settings import PACKAGED_SPECS
 from digest_pipeline_tests.harness.command import SECONDS, Said, Shell, free_port
 from digest_pipeline_tests.harness.ledgers import LABEL, customer, write_customers
 from digest_pipeline_tests.harness.rim import write_spec
+from digest_pipeline_tests.harness.webhook import receiver
 
 ROOT = Path(__file__).parents[2]
 SAMPLES = ROOT / "deploy" / "ci"
@@ -160,6 +162,52 @@ def test_what_cannot_be_tried_is_refused_with_exit_code_2_and_leaves_nothing(tmp
         assert refused.code == 2, arguments
         assert said in refused.error
     assert set(shell.files()) == before
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ("garbage", "not one SQLAlchemy can use"),
+        ("ora://reader:secret@host/shop", "not one SQLAlchemy can use"),
+        ("sqlite:///nowhere/shop.db", "could not be read"),
+        ("postgresql://reader:secret@127.0.0.1:{refusing}/shop", "could not be read"),
+    ],
+)
+def test_a_source_that_cannot_be_opened_is_the_callers_mistake(tmp_path, source, said):
+    """Not the digest's: nothing was tried, so nothing is to be paused, and the folder can be named again."""
+    shell = shell_in(tmp_path, 1)
+    before = set(shell.files())
+    url = source.replace("{refusing}", str(free_port()))
+    refused = shell.run("gate", *NAMED, "--source", url, "--keep", "kept", "--junit", "gate.xml")
+    assert refused.code == 2
+    assert said in refused.error
+    assert not re.search(r"secret|reader|pause", refused.error)
+    assert set(shell.files()) == before
+    assert not (tmp_path / "kept").exists()
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "linked").symlink_to("empty")
+    for kept in ("empty", "linked"):
+        assert shell.run("gate", *NAMED, "--source", url, "--keep", kept).code == 2
+        assert list((tmp_path / kept).iterdir()) == [], "it was there, and empty"
+
+
+@pytest.mark.slow
+def test_a_digest_that_tells_people_is_tried_out_without_them(tmp_path):
+    """CI has none of these variables; where they are set, a trial is nothing to be told about."""
+    with receiver() as hook:
+        shell = shell_in(
+            tmp_path, 3, bounced=1, TINY_WEBHOOK=hook.url, DIGEST_SOURCE_URL="sqlite:///{home}/shop.db"
+        )
+        notify = {"webhook": {"env": "TINY_WEBHOOK"}, "email": {"env": "TINY_ALERTS"}}
+        write_spec(tmp_path / "specs", notify=notify)
+        (tmp_path / "home").mkdir()
+        (tmp_path / "source.db").rename(tmp_path / "home" / "shop.db")
+        said = shell.run("gate", *NAMED, "--faults", "none", "--json")
+    assert said.code == 1, "one of three has no mailbox"
+    failed = {one["check"] for one in said.json["findings"] if one["result"] in ("failed", "error")}
+    assert failed == {"coverage_meets_objective"}
+    assert said.json["sent"] == 2, "{home} is the installation's folder, not the trial's"
+    assert hook.bodies == []
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, date, datetime, timedelta
-from itertools import pairwise
+from itertools import combinations, pairwise
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
@@ -23,6 +23,7 @@ from digest_pipeline.defs.partitions import partitions_of
 from digest_pipeline.errors import InputError, PeriodError
 from digest_pipeline.ledger import migrate
 from digest_pipeline.ledger.engine import Ledger
+from digest_pipeline.ledger.schema import metadata
 from digest_pipeline.periods import Cadence, parse_period
 from digest_pipeline.settings import PACKAGED_SPECS, Settings
 from digest_pipeline.spec import Digest
@@ -236,6 +237,23 @@ def test_the_ledger_is_refused_a_schema_with_tables_of_others_by_its_names(ledge
         assert inspect(ledger.engine).get_table_names() == ["template"]
 
 
+@pytest.mark.parametrize("name", sorted(migrate._DAGSTERS))
+def test_one_table_by_a_name_of_dagsters_is_somebody_elses(ledger_url, name):
+    with Ledger(ledger_url) as ledger:
+        run_ledger_sql(ledger, f"CREATE TABLE {name} (id INTEGER)")
+        migrate.upgrade(ledger, "test")
+        migrate.require_current(ledger)
+        assert {name, *metadata.tables} <= set(inspect(ledger.engine).get_table_names())
+
+
+@pytest.mark.parametrize("names", list(combinations(sorted(migrate._DAGSTERS), 2)), ids="-".join)
+def test_two_of_them_are_dagsters(ledger_url, names):
+    with Ledger(ledger_url) as ledger:
+        for name in names:
+            run_ledger_sql(ledger, f"CREATE TABLE {name} (id INTEGER)")
+    refused(ledger_url)
+
+
 def in_the_repository(tmp_path: Path, *command: str, **variables: str) -> subprocess.CompletedProcess[str]:
     """Run a command of Dagster's in the repository's folder, its state in another."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("DIGEST_", "DAGSTER_"))}
@@ -270,7 +288,10 @@ def test_dg_reads_the_repository_without_a_warning(tmp_path, command):
 
 @pytest.mark.slow
 def test_dg_launches_a_partition_and_launched_again_it_sends_nothing(tmp_path, sandbox):
-    write_spec(tmp_path, late={"allow": True, "reason": "a test of dg"})
+    specs = tmp_path / "specs"  # not beside dagster.yaml, which is none
+    specs.mkdir()
+    source = {"env": "DIGEST_SOURCE_URL", "default": ...}
+    write_spec(specs, source=source, late={"allow": True, "reason": "a test of dg"})
     write_customers(tmp_path, (customer(number) for number in range(1, 5)))
     ledger = f"sqlite:///{tmp_path / 'ledger.db'}"
     with Ledger(ledger) as opened:
@@ -279,7 +300,7 @@ def test_dg_launches_a_partition_and_launched_again_it_sends_nothing(tmp_path, s
         done = in_the_repository(
             tmp_path,
             *("dg", "launch", "--assets", 'key:"tiny_digest/*"', "--partition", "2025-W10-1"),
-            DIGEST_SPECS=str(tmp_path),
+            DIGEST_SPECS=str(specs),
             DIGEST_LEDGER_URL=ledger,
             DIGEST_SOURCE_URL=f"sqlite:///{tmp_path / 'source.db'}",
             DIGEST_SANDBOX_URL=sandbox.url,

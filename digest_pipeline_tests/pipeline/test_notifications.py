@@ -12,18 +12,22 @@ import pytest
 from sqlalchemy import select
 from structlog.testing import capture_logs
 
-from digest_pipeline.defs.names import job_name, period_tag
+from digest_pipeline.defs.names import checks_job_name, job_name, period_tag
 from digest_pipeline.defs.notifications import MOST_RUNS, notification_sensors
 from digest_pipeline.defs.resources import Installation
 from digest_pipeline.errors import SpecError
 from digest_pipeline.gateways.base import Envelope
 from digest_pipeline.gateways.sandbox import serialise
 from digest_pipeline.lab.sandbox.faults import Fault, Rule
-from digest_pipeline.ledger import incidents
-from digest_pipeline.ledger.incidents import Incident
+from digest_pipeline.ledger import incidents, reads
+from digest_pipeline.ledger.incidents import Identity, Incident
 from digest_pipeline.ledger.schema import incident
-from digest_pipeline.notify.channels import email_channel
+from digest_pipeline.notify.channels import Told, email_channel
+from digest_pipeline.notify.incident import Facts, Finding, Kind, Severity
+from digest_pipeline.notify.rehearse import rehearse
+from digest_pipeline.notify.take_in import take_in
 from digest_pipeline.notify.wording import as_message
+from digest_pipeline.settings import Settings
 from digest_pipeline_tests.harness.ledgers import LABEL, customer, run_sql, write_customers
 from digest_pipeline_tests.harness.rim import Rim, failures
 from digest_pipeline_tests.harness.webhook import receiver
@@ -35,6 +39,8 @@ HOOK = {"webhook": {"env": "NOTIFY_HOOK"}, "webhook_secret": {"env": "NOTIFY_SEC
 SENDER = "Alarms <alarms@sender.test>"
 MAIL = {"email": {"env": "NOTIFY_MAIL"}, "sender": SENDER}
 OPERATORS = ("ops@example.test", "second@example.test")
+MOST_NOTICES = 100
+"""What one tick tries."""
 NEXT_WEEK = "2025-W11"
 
 
@@ -143,6 +149,26 @@ def test_a_run_that_failed_and_was_mended_before_anybody_looked_is_told_to_nobod
     assert opened(rim) == []
 
 
+@pytest.mark.parametrize(
+    "cursor",
+    [
+        '{"since": "2025-01-01T00:00:00", "caught_up": true}',
+        '{"since": "0001-01-01T00:00:00+00:00", "caught_up": true}',
+        '{"since": "9999-12-31T23:59:59+00:00", "caught_up": true}',
+        '{"since": 5, "caught_up": true}',
+        "[]",
+    ],
+)
+@on_sqlite
+def test_a_failure_is_told_whatever_the_cursor_says(open_rim, hook, cursor):
+    rim = open_rim(notify=HOOK)
+    break_source(rim)
+    rim.materialise()
+    moved = datetime.fromisoformat(json.loads(tick(rim, cursor=cursor).cursor)["since"])
+    assert timedelta(0) <= datetime.now(UTC) - moved <= timedelta(days=1)
+    assert hook.kinds == {FAILED: 1}
+
+
 def test_both_sensors_together_tell_once_and_the_first_one_tells_by_itself(open_rim, hook):
     rim = open_rim(notify=HOOK)
     started = tick(rim, "notify_failed_runs").cursor
@@ -231,6 +257,58 @@ def test_a_check_that_fails_is_told_once_and_is_over_when_it_holds(open_rim, hoo
     assert rim.check()[violation.check].passed
     tick(rim)
     assert opened(rim) == []
+
+
+def test_a_check_started_without_a_partition_is_the_periods_own_incident(open_rim, hook):
+    rim = open_rim(notify=HOOK)
+    rim.materialise()
+    violation = planted("attempts_within_policy")
+    job = rim.definitions.resolve_job_def(checks_job_name(rim.digest))
+
+    def check() -> None:
+        done = job.execute_in_process(instance=rim.instance, raise_on_error=False)
+        assert violation.check in {one.check_name for one in done.get_asset_check_evaluations()}
+        tick(rim)
+
+    with rim.as_it_was():
+        violation.plant(rim, rim.ids()[0])
+        rim.check()
+        tick(rim)
+        check()
+        assert the_incident(rim, "check_failed").times == 2
+    assert [(one["subject"], one["period"]) for one in hook.told] == [(violation.check, LABEL)]
+    check()
+    assert opened(rim) == [], "and it closes with a check that named no period either"
+
+
+@on_sqlite
+def test_checks_of_others_in_a_run_of_ours_are_passed_over(open_rim, hook):
+    """Their words may say anything, and nobody here can mend them."""
+    rim = open_rim(notify=HOOK)
+    rim.materialise()
+    (theirs, ours) = (dg.AssetKey(["theirs", "rows"]), dg.AssetKey([rim.digest.name, "delivery_outcomes"]))
+
+    @dg.asset_check(asset=theirs, name="no_duplicate_sends")
+    def of_their_asset() -> dg.AssetCheckResult:
+        return dg.AssetCheckResult(passed=False, description="ann@example.test", metadata={"period": LABEL})
+
+    @dg.asset_check(asset=ours, name="their_idea")
+    def of_our_asset() -> dg.AssetCheckResult:
+        return dg.AssetCheckResult(passed=False, description="ann@example.test")
+
+    definitions = dg.Definitions(
+        asset_checks=[of_their_asset, of_our_asset],
+        jobs=[dg.define_asset_job("both", selection=dg.AssetSelection.all_asset_checks())],
+    )
+    done = definitions.resolve_job_def("both").execute_in_process(
+        instance=rim.instance, tags=period_tag(rim.digest, rim.period())
+    )
+    assert [one.passed for one in done.get_asset_check_evaluations()] == [False, False]
+    with capture_logs() as logs:
+        tick(rim)
+    assert hook.bodies == []
+    assert opened(rim) == []
+    assert "ann@" not in repr(logs)
 
 
 def test_a_blocking_check_that_stops_its_run_is_one_incident(open_rim, hook):
@@ -449,6 +527,21 @@ def test_an_order_that_fails_concerns_the_digest_in_its_form_and_else_the_log(op
 
 
 @on_sqlite
+def test_an_order_over_a_wrong_period_is_over_when_the_same_job_succeeds_with_another(open_rim, hook):
+    rim = open_rim(notify=HOOK)
+    rim.materialise()
+    for wrong in ("2025-W99", "2031-W10"):
+        assert not order(rim, digest="tiny_digest", period=wrong).success
+        tick(rim)
+    assert [one.split(":")[0] for one in opened(rim)] == ["order_failed close"] * 2
+    assert [one["period"] for one in hook.told] == ["", "2031-W10"]
+    rim.close_windows()
+    assert order(rim, digest="tiny_digest", period=LABEL).success
+    tick(rim)
+    assert opened(rim) == []
+
+
+@on_sqlite
 def test_more_runs_than_a_page_are_read_page_by_page(open_rim, hook, monkeypatch):
     assert MOST_RUNS > 2
     monkeypatch.setattr("digest_pipeline.defs.notifications.MOST_RUNS", 2)
@@ -551,6 +644,58 @@ def test_an_account_that_is_halted_carries_no_news_and_its_probe_is_left_alone(o
     assert opened(rim) == ["unknown_held integrity"]
     of_what = {key.split("/")[1] for key in mails(rim)}
     assert of_what == {the_incident(rim, "unknown_held").id}, "the halt is over: told to nobody any more"
+
+
+def open_test_incident(rim: Rim, subject: str) -> None:
+    with rim.ledger.read() as conn:
+        at = reads.now(conn)
+    what = Identity(Kind.TEST, rim.digest.name, "", subject)
+    take_in(rim.ledger, rim.digest, Finding(what, Severity.CRITICAL, Facts("a test"), at))
+
+
+def test_what_is_new_is_told_although_more_mails_than_a_tick_takes_wait_for_permits(open_rim, hook):
+    rim = open_rim(notify=HOOK | MAIL)
+    rim.materialise()
+    rim.sql("UPDATE rate_gate SET halt_reason = 'account: 401', probe_at = 9000000000000000")
+    for number in range(MOST_NOTICES // len(OPERATORS) + 1):
+        open_test_incident(rim, f"old {number}")
+    rim.sql("UPDATE incident_notice SET tries = 1, told_at = 1, next_try_at = NULL, outcome = 'accepted' "
+            "WHERE channel NOT LIKE 'email:%'")  # fmt: skip
+    open_test_incident(rim, "new")
+    with capture_logs() as logs:
+        tick(rim)
+    assert [one["subject"] for one in hook.told if one["kind"] == "test"] == ["new"]
+    assert "new" in {one["subject"] for one in logs if one["event"] == "incident_opened"}
+    assert mails(rim) == []
+
+
+@on_sqlite
+def test_what_another_code_location_has_is_left_to_it(open_rim, hook):
+    rim = open_rim(notify=HOOK | MAIL)
+    open_test_incident(rim, "ours")
+    other = rim.digest.model_copy(update={"name": "other_digest"})
+    (chosen,) = (one for one in notification_sensors({other.name: other}) if one.name == "notify_incidents")
+    resources = {"installation": Installation()}
+    with dg.build_sensor_context(instance=rim.instance, resources=resources) as context:
+        assert chosen.evaluate_tick(context).skip_message == "read 0 runs; told: nobody"
+    assert {row.tries for row in rim.sql("SELECT tries FROM incident_notice")} == {0}
+    tick(rim)
+    assert hook.kinds == {"test ours": 1}
+    assert len(mails(rim)) == len(OPERATORS)
+
+
+def test_more_recipients_than_a_burst_are_all_mailed_at_once_and_at_the_promised_rate(open_rim, environment):
+    recipients = [f"ops{number}@example.test" for number in range(6)]
+    environment.setenv("NOTIFY_MAIL", ",".join(recipients))
+    rim = open_rim(notify=MAIL, rate={"per_second": 2, "burst": 2})
+    tried = rehearse(rim.ledger, Settings.from_environment(), rim.digest)
+    assert len(tried) == 1 + len(recipients)
+    assert {one and one.told for one in tried.values()} == {Told.YES}
+    oracle = rim.sandbox.oracle()
+    hashes = [one.recipient_hash for one in oracle.acceptances()]
+    assert sorted(hashes) == sorted(hashlib.sha256(one.encode()).hexdigest() for one in recipients)
+    for seconds in (0.01, 0.5, 1, 2):
+        assert oracle.max_arrivals(seconds) <= 2 * seconds + 2
 
 
 @on_sqlite

@@ -235,6 +235,25 @@ def test_a_refused_account_is_tried_by_one_period_when_its_probe_is_due(open_rim
     assert said(rim).startswith("2025-W10, probe_due: tried before, and again after 20")
 
 
+def test_a_refused_account_is_tried_with_a_message_and_not_with_the_question_of_an_older_period(open_rim):
+    """A question is refused as long as the halt lasts: only a message that is accepted ends it."""
+    rim = open_rim(**TWO_WEEKS, gateway=LOOK_UP_ONLY, sending={"in_run_wait_seconds": 0})
+    rim.sandbox.change(idempotency="none")
+    rim.sandbox.control.script(Rule(Fault.RESET_AFTER_ACCEPT, keys=[rim.key_of(2)]))
+    rim.materialise("2025-W10")
+    assert rim.states("2025-W10") == {"cleaned": 4, "unknown": 1}
+    rim.sandbox.control.script(Rule(Fault.UNAUTHORIZED_401, next=1_000))
+    assert not rim.materialise("2025-W11").success
+    rim.sandbox.control.clear_faults()
+    pass_time(rim.ledger, HOUR)
+    request = only(asked(rim), "probe_due", "2025-W11")
+    assert followed_up(rim, request) == DELIVERY
+    assert rim.states("2025-W11") == {"cleaned": 5}
+    assert followed_up(rim, only(asked(rim), "evidence_due", "2025-W10")) == DELIVERY
+    assert rim.states("2025-W10") == {"cleaned": 5}
+    assert everybody_once(rim, "2025-W10", "2025-W11")
+
+
 def test_the_provider_is_given_the_rest_it_asked_for(open_rim):
     rim = open_rim(sending={"concurrency": 1, "lanes": 1})
     rim.sandbox.control.script(Rule(Fault.THROTTLED_429, next=1, retry_after=7_200))
@@ -651,6 +670,15 @@ def test_a_cursor_from_the_future_is_of_a_clock_that_went_back(open_rim):
     later = (datetime.now(UTC) + timedelta(days=1)).isoformat()
     data = tick(rim, "missed_periods", f'{{"{missed}": "{later}"}}')
     assert later not in data.cursor
+
+
+@pytest.mark.parametrize("since", ["2025-01-01T00:00:00", "2025-01-01", "0001-01-01T00:00:00+00:00"])
+@on_sqlite
+def test_a_cursor_without_a_zone_or_from_the_far_past_is_read(open_rim, since):
+    rim, missed = opened_with_a_gap(open_rim)
+    assert [one.partition_key for one in asked(rim, "missed_periods", f'{{"{missed}": "{since}"}}')] == [
+        f"{missed}-1"
+    ]
 
 
 @pytest.mark.parametrize("automatic", [False, True])

@@ -1,3 +1,4 @@
+import os
 from xml.etree import ElementTree
 
 import pytest
@@ -52,3 +53,14 @@ def test_a_file_that_cannot_be_written_is_told_before_the_work(tmp_path):
         require_writable(tmp_path / "file" / "junit.xml")
     require_writable(tmp_path / "new" / "junit.xml")
     require_writable(None)
+
+
+def test_a_file_that_is_there_and_may_not_be_written_is_told_before_the_work(tmp_path):
+    file = tmp_path / "junit.xml"
+    file.touch(mode=0o400)
+    if os.access(file, os.W_OK):
+        pytest.skip("this user may write whatever a file's mode says")
+    with pytest.raises(InputError, match="--junit"):
+        require_writable(file)
+    file.chmod(0o600)
+    require_writable(file)

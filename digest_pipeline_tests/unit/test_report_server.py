@@ -96,6 +96,19 @@ def test_nothing_else_is_to_be_had(url: str, path: str) -> None:
     assert "Content-Security-Policy" in headers
 
 
+@pytest.mark.parametrize("target", ["http://[", "http://[/d-2025-W10.html", "//[::1", "*"])
+def test_a_target_that_is_no_path_is_answered_and_nothing_is_printed(
+    url: str, target: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    host, _, port = url.removeprefix("http://").partition(":")
+    capsys.readouterr()
+    with socket.create_connection((host, int(port)), timeout=30) as connection:
+        connection.sendall(f"GET {target} HTTP/1.0\r\nHost: {host}\r\n\r\n".encode())
+        with connection.makefile("rb") as answer:
+            assert answer.read().split(b"\r\n")[0] == b"HTTP/1.0 404 Not Found"
+    assert capsys.readouterr() == ("", "")
+
+
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS"])
 def test_it_only_reads(url: str, folder: Path, method: str) -> None:
     assert asked(url, f"/{PAGE}", method)[0] == 501

@@ -38,6 +38,7 @@ def test_addresses_tokens_and_credentials_are_removed(text):
         "422 invalid_recipient the address can't receive mail",
         "550 5.1.1 user unknown",
         "daily quota exceeded (10000)",
+        "run 'digest db upgrade' first",
     ],
 )
 def test_ordinary_reasons_stay_readable(text):

@@ -1,14 +1,16 @@
 from __future__ import annotations
 
+import traceback
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from digest_pipeline.demo.play import environment
 from digest_pipeline.errors import InputError, SpecError
 from digest_pipeline.settings import DEMO_SPECS, PACKAGED_SPECS, Settings
-from digest_pipeline.spec_loading import load_file, load_folder
+from digest_pipeline.spec_loading import COMPONENT, load_file, load_folder
 from digest_pipeline_tests.harness.ledgers import spec_fields, tiny_spec
 
 
@@ -77,6 +79,7 @@ def test_a_specification_that_replaces_the_sql_wins_over_the_files(tmp_path: Pat
         ("a: b: c", "is not valid YAML at line 1, column"),
         ("- a list", "must be a mapping"),
         ("", "must be a mapping"),
+        ("name: one\n---\nname: two", r"wrong\.yaml: holds several documents \(---\)"),
         ("extends: nowhere.yaml", r"nowhere\.yaml: cannot be read"),
         ("extends: wrong.yaml", "goes round in a circle"),
         ("customers: {sql_file: gone.sql}", r"customers\.sql_file: .*gone\.sql cannot be read"),
@@ -91,6 +94,15 @@ def test_a_file_that_cannot_be_used_is_named_with_what_is_wrong(
     with pytest.raises(SpecError, match=said) as caught:
         load_file(path)
     assert str(tmp_path) in str(caught.value)
+
+
+def test_components_in_one_file_are_sent_to_files_of_their_own(tmp_path: Path) -> None:
+    component = yaml.safe_dump({"type": COMPONENT, "attributes": spec_fields(tmp_path)})
+    file = tmp_path / "mail" / "defs.yaml"
+    file.parent.mkdir()
+    file.write_text(f"{component}---\n{component}", encoding="utf-8")
+    with pytest.raises(SpecError, match=r"mail/defs\.yaml: holds several documents \(---\)"):
+        load_folder(tmp_path)
 
 
 def test_a_circle_of_two_files_is_refused(tmp_path: Path) -> None:
@@ -187,3 +199,28 @@ def test_sending_is_switched_off_for_every_digest_and_by_one_word_only(
     monkeypatch.setenv("DIGEST_SENDING", "false")
     with pytest.raises(InputError, match="DIGEST_SENDING is on or off, not 'false'"):
         Settings.from_environment()
+
+
+@pytest.mark.parametrize("variable", ["DIGEST_UI_URL", "DIGEST_REPORTS_URL"])
+@pytest.mark.parametrize(
+    "address",
+    ["https://[secret/reports", "https://secret\u2100.test", "https://u:secret@host", "ftp://secret"],
+)
+def test_a_web_address_that_is_none_is_refused_and_not_repeated(
+    monkeypatch: pytest.MonkeyPatch, variable: str, address: str
+) -> None:
+    monkeypatch.setenv(variable, address)
+    with pytest.raises(InputError, match=f"{variable} is the http") as refused:
+        Settings.from_environment()
+    assert "secret" not in "".join(traceback.format_exception(refused.value))
+
+
+def test_the_demo_runs_in_its_own_process_whatever_the_environment_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DIGEST_EXECUTOR", "celery")
+    monkeypatch.setenv("DIGEST_REPORTS_URL", "https://host.test/reports")
+    with environment(tmp_path) as settings:
+        assert (settings.executor, settings.reports_url) == ("in_process", "")
+    found = Settings.from_environment()
+    assert (found.executor, found.reports_url) == ("celery", "https://host.test/reports")
