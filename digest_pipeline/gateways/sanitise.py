@@ -17,8 +17,8 @@ _PATTERNS: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"\b([a-z][a-z0-9+.-]{1,15}://)[^\s/?#\"'<>]*@", re.I), r"\1<credentials>:"),
     (re.compile(r"\b([a-z][a-z0-9+.-]{1,15}://[^\s?#\"'<>]*)[?#][^\s\"'<>]*", re.I), r"\1?<query>"),
     (re.compile(r"\b(Bearer|Basic|Token)\s+[^\s\"',;]+", re.I), r"\1 <token>"),
-    # Always name=value: the scheme, and not our own command.
-    (re.compile(r"\b(Digest)\s+(?=\w+=)[^\s\"';]+", re.I), r"\1 <token>"),
+    # The scheme, not our own command: name=value pairs, quoted or not, to the end of the line.
+    (re.compile(r"\b(Digest)\s+\w+=.*", re.I), r"\1 <token>"),
     (
         re.compile(
             r"((?:api|access|secret|auth|signing)?[-_ ]?(?:key|token|secret|password|passwd|pwd|signature|cookie)"

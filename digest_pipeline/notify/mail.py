@@ -60,12 +60,11 @@ async def mail(ledger: Ledger, settings: Settings, digest: Digest, notice: Notic
         as_message(notice.incident, sender_of(digest), settings.ui_url),
     )
     async with gateway:  # before the permit: it is good for a quarter of a second
-        asked = time.monotonic()
         claimed = ledger.transact(lambda conn: _claim(conn, digest, gateway, notice, settings))
         if not isinstance(claimed, float):
             return claimed
-        await asyncio.sleep(max(0.0, asked + claimed - time.monotonic()))
-        if time.monotonic() - asked > claimed + _SLACK_SECONDS:
+        await asyncio.sleep(max(0.0, claimed - time.monotonic()))
+        if time.monotonic() > claimed + _SLACK_SECONDS:
             outcome: Outcome = NotSent(FailureClass.CONNECT, "the permit came too late")
         else:
             outcome = await gateway.send(envelope)
@@ -79,7 +78,7 @@ async def mail(ledger: Ledger, settings: Settings, digest: Digest, notice: Notic
 def _claim(
     conn: Connection, digest: Digest, gateway: Gateway, notice: Notice, settings: Settings
 ) -> Try | float | None:
-    """Take the try, a permit and the mark of doubt together: in how many seconds it starts.
+    """Take the try, a permit and the mark of doubt together: when it starts, on the monotonic clock.
 
     Else how it ends; None: not ours.
     """
@@ -95,12 +94,12 @@ def _claim(
     with conn.begin_nested() as taken:
         if not notices.claim(conn, notice):
             return None
-        starts_in = _permitted(conn, digest, gate_name(gateway))
-        if starts_in is None:
+        starts = _permitted(conn, digest, gate_name(gateway))
+        if starts is None:
             taken.rollback()
             return Try(Told.NO_PERMIT, "the rate gate is halted, closed or busy")
         notices.mark_doubtful(conn, notice, gateway.account)
-        return starts_in
+        return starts
 
 
 def _is_replayed(conn: Connection, gateway: Gateway, notice: Notice) -> bool:
@@ -112,10 +111,14 @@ def _is_replayed(conn: Connection, gateway: Gateway, notice: Notice) -> bool:
 
 
 def _permitted(conn: Connection, digest: Digest, name: str) -> float | None:
-    """Take a permit; return in how many seconds it starts. A halted gate gives none: its probes are the digest's."""
+    """Take a permit; return when it starts, on the monotonic clock. A halted gate gives none: its probes are
+    the digest's.
+    """
     if gates.read(conn, name) is None:
         gates.configure(conn, name, digest.rate.per_second, digest.rate.burst)
     now, locked = gates.lock(conn, [name])
+    # Not earlier: the wait for the ledger would let the message out before its permit starts.
+    read_at = time.monotonic()
     gate = locked[name]
     if gate.halt_reason is not None:
         return None
@@ -123,7 +126,7 @@ def _permitted(conn: Connection, digest: Digest, name: str) -> float | None:
     if not granted.starts:
         return None
     gates.save(conn, rate_gate.charge(gate, granted.starts, now))
-    return (granted.starts[0] - now) / 1_000_000
+    return read_at + (granted.starts[0] - now) / 1_000_000
 
 
 def _judge(outcome: Outcome) -> Try:

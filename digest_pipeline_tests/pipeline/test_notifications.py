@@ -542,6 +542,19 @@ def test_an_order_over_a_wrong_period_is_over_when_the_same_job_succeeds_with_an
 
 
 @on_sqlite
+def test_an_order_that_succeeds_mends_no_failed_run(open_rim, hook):
+    rim = open_rim(notify=HOOK, days=["2025-03-05", "2025-03-12"])
+    rim.materialise()
+    break_source(rim)
+    assert not rim.materialise(NEXT_WEEK).success
+    rim.close_windows()
+    for label in (LABEL, NEXT_WEEK):
+        order(rim, digest="tiny_digest", period=label)
+    tick(rim)
+    assert FAILED in opened(rim)
+
+
+@on_sqlite
 def test_more_runs_than_a_page_are_read_page_by_page(open_rim, hook, monkeypatch):
     assert MOST_RUNS > 2
     monkeypatch.setattr("digest_pipeline.defs.notifications.MOST_RUNS", 2)

@@ -26,6 +26,8 @@ from digest_pipeline.gateways.sanitise import MAX_DETAIL, sanitise
         "jwt eyJhbGciOiJIUzI1NiJ9.personal.x",
         "x" * 980 + " personal@example.test",
         "cookie: personal",
+        'Authorization: Digest username="personal", realm="r", response="personal1"',
+        "Digest username=personal, response=personal1",
     ],
 )
 def test_addresses_tokens_and_credentials_are_removed(text):
