@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 import dagster as dg
 import pytest
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import DBAPIError
 
 from digest_pipeline.lab.sandbox.process import SandboxProcess
 from digest_pipeline_tests.daemon.clock import MovedClock, library, postgres_by
@@ -66,7 +66,7 @@ class Story:
     def _asked(found: Callable[[], T | None]) -> T | None:
         try:
             return found()
-        except OperationalError:
+        except DBAPIError:
             # The server ends a session for which, by its clock, minutes passed inside a transaction.
             return None
 
