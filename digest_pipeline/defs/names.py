@@ -12,6 +12,8 @@ from digest_pipeline.spec import Digest
 
 CODE_VERSION = version("digest-pipeline")
 PARTITION_TAG = "dagster/partition"
+OPERATOR_TAG = "digest/operator"
+"""On every run of a person's order."""
 PERIOD_TAG = "digest/period"
 """``customer_digest:2026-W42`` on every run of a period: the instance runs one of each at a time."""
 FOLLOW_UP_TAG = "digest/follow_up"

@@ -13,6 +13,7 @@ from typing import Any
 
 import dagster as dg
 
+from digest_pipeline.defs.names import OPERATOR_TAG
 from digest_pipeline.defs.operator_forms import (
     MOST_KEYS_IN_CONFIG,
     ApprovalConfig,
@@ -39,7 +40,7 @@ SHOWN = 50
 
 # An order is given once: what a crash left undone is for the person to see, not for Dagster to repeat.
 # The priority lets it pass whatever waits in the run queue.
-TAGS = {"dagster/max_retries": "0", "dagster/priority": "100", "digest/operator": "true"}
+TAGS = {"dagster/max_retries": "0", "dagster/priority": "100", OPERATOR_TAG: "true"}
 _DRY = "A DRY RUN unless `apply` is set. Audited in `operator_action`."
 _AT_ONCE = "Takes effect AT ONCE: stopping must be one step. Audited in `operator_action`. Sends nothing."
 

@@ -9,7 +9,14 @@ from typing import Any
 import dagster as dg
 
 from digest_pipeline.defs.checks import CHECKS
-from digest_pipeline.defs.names import ASSETS, PARTITION_TAG, PERIOD_TAG, checks_job_name, job_name
+from digest_pipeline.defs.names import (
+    ASSETS,
+    OPERATOR_TAG,
+    PARTITION_TAG,
+    PERIOD_TAG,
+    checks_job_name,
+    job_name,
+)
 from digest_pipeline.errors import DigestError
 from digest_pipeline.gateways.sanitise import sanitise
 from digest_pipeline.ledger.incidents import Identity
@@ -18,7 +25,6 @@ from digest_pipeline.periods import parse_period
 from digest_pipeline.reconciliation import invariants
 from digest_pipeline.spec import Digest
 
-OPERATOR_TAG = "digest/operator"
 WILL_RETRY_TAG = "dagster/will_retry"
 COLLECT = "collect_outcomes"
 BLOCKING = {one.name for one in CHECKS if one.blocking} | {

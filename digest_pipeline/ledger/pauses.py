@@ -20,14 +20,20 @@ def remove(conn: Connection, kind: str, name: str) -> bool:
     return conn.execute(pause.delete().where(where)).rowcount > 0
 
 
-def covers(conn: Connection, digest: str, tenant: str, gateway: str) -> bool:
-    """Whether a digest, this tenant of it, or the gateway that it goes through, is paused."""
+def covering(conn: Connection, digest: str, tenant: str, gateway: str) -> list[tuple[str, str]]:
+    """Return the pauses, kind and name, of a digest, this tenant of it, and the gateway that it goes through."""
     own = or_(
         and_(pause.c.kind == "digest", pause.c.name == digest),
         and_(pause.c.kind == "tenant", pause.c.name == f"{digest}/{tenant}"),
         and_(pause.c.kind == "gateway", pause.c.name == gateway),
     )
-    return conn.execute(select(pause.c.name).where(own)).first() is not None
+    return [(row.kind, row.name) for row in conn.execute(select(pause).where(own).order_by(pause.c.kind))]
+
+
+def gateway_is_paused(conn: Connection, gateway: str) -> bool:
+    """Whether nothing may go through a gateway now, whatever digest it is of."""
+    query = select(pause.c.name).where(pause.c.kind == "gateway", pause.c.name == gateway)
+    return conn.execute(query).first() is not None
 
 
 def everything(conn: Connection) -> list[Row[tuple[str, str, int]]]:

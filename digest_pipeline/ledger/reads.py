@@ -103,7 +103,7 @@ class Summary:
     """What became of the customers of some manifests: every one of them is in exactly one state.
 
     ``held``: rows that wait and will not go by themselves, by reason; they are among pending, retry
-    and unknown. ``on_time``: reached inside the window (or a granted lateness). Seconds where named.
+    and unknown. ``paused``: the pauses behind it, kind and name. ``on_time``: reached inside the window (or a granted lateness). Seconds where named.
     """
 
     entries: int
@@ -118,6 +118,7 @@ class Summary:
     cleanup_lag_seconds: float | None
     excluded: dict[str, int] = field(default_factory=dict)
     selected: int = 0
+    paused: tuple[tuple[str, str], ...] = ()
 
     @property
     def coverage(self) -> float:
@@ -144,7 +145,9 @@ def summarise(conn: Connection, ids: Sequence[int], *, sends: bool = True, gatew
     held: Counter[str] = Counter()
     oldest: int | None = None
     on_time = 0
+    paused: set[tuple[str, str]] = set()
     for row in rows:
+        paused.update(pauses.covering(conn, row.digest, row.tenant, gateway))
         counts = _state_counts(conn, row.id)
         missing = (row.entries or 0) - sum(counts.values())
         if missing > 0 and row.content_sealed_at is None:
@@ -164,6 +167,7 @@ def summarise(conn: Connection, ids: Sequence[int], *, sends: bool = True, gatew
         entries=sum(row.entries or 0 for row in rows),
         selected=sum(row.selected or 0 for row in rows),
         excluded=dict(excluded),
+        paused=tuple(sorted(paused)),
         states={str(state): states[state] for state in State},
         held=dict(held),
         suppressed=_counted(conn, ids, _d.suppression, State.SUPPRESSED),
@@ -192,7 +196,7 @@ def _held(
             held[HoldReason.SENDING_DISABLED] += waiting
         elif row.in_doubt_from_at is not None and row.doubted_at is None:
             held[HoldReason.RESTORED] += waiting
-        elif pauses.covers(conn, row.digest, row.tenant, gateway):
+        elif pauses.covering(conn, row.digest, row.tenant, gateway):
             held[HoldReason.PAUSED] += waiting
         elif current < row.window_opens_at:
             held[HoldReason.WINDOW_NOT_OPEN] += waiting

@@ -14,7 +14,7 @@ from digest_pipeline.delivery.plan import gate_name, resend_lifetime
 from digest_pipeline.errors import EnvironmentMismatchError
 from digest_pipeline.gateways import registry
 from digest_pipeline.gateways.base import Envelope, Gateway
-from digest_pipeline.ledger import gates, migrate, notices, reads
+from digest_pipeline.ledger import gates, migrate, notices, pauses, reads
 from digest_pipeline.ledger.engine import Ledger
 from digest_pipeline.ledger.notices import Notice
 from digest_pipeline.notify.channels import EMAIL, Told, Try, recipient_of, sender_of
@@ -86,6 +86,8 @@ def _claim(
         migrate.require_same_environment(conn, settings.environment)
     except EnvironmentMismatchError:
         return Try(Told.NO_PERMIT, "the ledger is a copy: nothing is mailed from it")
+    if pauses.gateway_is_paused(conn, gateway.name):
+        return Try(Told.NO_PERMIT, "the gateway is paused")
     if notice.doubtful_at is not None and not _is_replayed(conn, gateway, notice):
         if not notices.claim(conn, notice):
             return None

@@ -82,12 +82,20 @@ def _next(summary: Summary, digest: Digest, period: str) -> str:
     if held.get(HoldReason.WINDOW_CLOSED):
         return f'digest run{period} --allow-late "REASON"'
     if held.get(HoldReason.PAUSED):
-        return f'digest resume --digest {digest.name} --reason "REASON"'
+        return resume_command(summary)
     if summary.states[State.UNKNOWN]:
         return f"digest unknowns list{period}"
     if any(summary.states[state] for state in DEAD_LETTERS):
         return f"digest dead-letters list{period}"
     return f"digest status{period}"
+
+
+def resume_command(summary: Summary) -> str:
+    """Return the command that ends the first pause of what is held; another one shows when that is over."""
+    kind, name = summary.paused[0]
+    digest, _, tenant = name.partition("/")
+    scope = {"gateway": f"--gateway {name}", "digest": f"--digest {name}"}
+    return f'digest resume {scope.get(kind, f"--digest {digest} --tenant {tenant}")} --reason "REASON"'
 
 
 def _not_in_time(conn: Connection, ids: Ids) -> Iterator[str]:

@@ -23,6 +23,7 @@ from digest_pipeline_tests.harness.ledgers import frozen_period
 from digest_pipeline_tests.harness.network import Network
 
 MISSING = network.reason_for_none() or (None if redis.PROGRAM else "redis-server is not installed")
+# Namespaces need root and a kernel that lets them be made; `.ci/run` installs the programs where it may.
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.postgresql,

@@ -13,6 +13,7 @@ from digest_pipeline_tests.harness.celery import wait_until
 from digest_pipeline_tests.harness.network import Machine, Network, reason_for_none
 
 MISSING = reason_for_none()
+# As in test_celery: root, and a kernel that allows it.
 pytestmark = pytest.mark.skipif(MISSING is not None, reason=str(MISSING))
 
 PATH = {"PATH": os.environ.get("PATH", "")}

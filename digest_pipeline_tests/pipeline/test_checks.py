@@ -191,6 +191,7 @@ def test_a_coverage_that_may_still_be_reached_is_a_warning_until_nothing_is_comi
     assert held["coverage_meets_objective"].severity is dg.AssetCheckSeverity.ERROR
     assert "held: paused 1" in str(held["coverage_meets_objective"].description)
     assert not held["nothing_is_held"].passed
+    assert "Next: digest resume --gateway sandbox" in str(held["nothing_is_held"].description)
 
 
 def test_a_retention_rule_may_remove_rows_without_a_send(rim):

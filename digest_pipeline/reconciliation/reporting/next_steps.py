@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from digest_pipeline.reconciliation.comparison import Comparison
+from digest_pipeline.reconciliation.objectives import resume_command
 from digest_pipeline.reconciliation.reporting.figures import Figures
 from digest_pipeline.states import HoldReason, State
 
@@ -95,7 +96,7 @@ def _held(figures: Figures) -> Iterator[tuple[int, Step]]:
         yield disabled, Step(text + "Enable it, then run this period again", run)
     if paused := held.get(HoldReason.PAUSED, 0):
         text = f"{paused:,} are held: sending is paused. Resume it, then run this period again"
-        yield paused, Step(text, f'digest resume --digest {figures.digest.name} --reason "REASON"')
+        yield paused, Step(text, resume_command(figures.summary))
     if undecided := sum(held.get(reason, 0) for reason in NEEDS_A_PERSON):
         text = f"{undecided:,} are unknown and no evidence will come by itself: look at them and decide"
         yield undecided, Step(text, "digest unknowns list" + _which(figures))
