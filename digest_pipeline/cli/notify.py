@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Any
 
 import click
@@ -10,6 +9,7 @@ import click
 from digest_pipeline.cli.common import digest_option
 from digest_pipeline.cli.output import json_option, results, say, show, show_rows
 from digest_pipeline.installation import open_ledger
+from digest_pipeline.instants import as_datetime
 from digest_pipeline.ledger import incidents
 from digest_pipeline.ledger.incidents import Incident
 from digest_pipeline.notify.channels import LOG, Told
@@ -65,7 +65,7 @@ def list_open(digest_name: str | None, as_json: bool) -> None:
 
 def _row(one: Incident) -> dict[str, Any]:
     return {
-        "since": datetime.fromtimestamp(one.opened_at // 1_000_000, UTC).isoformat(),
+        "since": as_datetime(one.opened_at).isoformat(timespec="seconds"),
         "severity": one.severity,
         "what": headline(one),
         "times": one.times,

@@ -19,11 +19,12 @@ from digest_pipeline.cleanup.clean import MICROS_PER_HOUR
 from digest_pipeline.cleanup.retention import MICROS_PER_DAY, kept_for
 from digest_pipeline.defs.resources import Installation
 from digest_pipeline.defs.sensors_missed import MISSED, confirmed, missing_periods
-from digest_pipeline.defs.sensors_runs import Wanted, answer, at
+from digest_pipeline.defs.sensors_runs import Wanted, answer
 from digest_pipeline.defs.sensors_work import assets_for, checks_for, through_the_gate
 from digest_pipeline.delivery.plan import MICROS, gate_name, resend_lifetime
 from digest_pipeline.errors import PeriodError
 from digest_pipeline.gateways.base import Gateway
+from digest_pipeline.instants import as_datetime
 from digest_pipeline.ledger import follow_ups, gates, kept_rows, migrate, reads
 from digest_pipeline.ledger.follow_ups import FollowUp, Sending
 from digest_pipeline.ledger.kept_rows import Keeping
@@ -65,7 +66,7 @@ def _follow_ups(digest: Digest, job: "UnresolvedAssetJobDefinition") -> dg.Senso
             found = follow_ups.deliveries(conn, digest.name, _sending(digest, gateway))
             gate = gates.read(conn, gate_name(gateway))
         found, note = through_the_gate(found, gate, now)
-        return answer(context, digest, _wanted(digest, found, at(now)), at(now), note=note)
+        return answer(context, digest, _wanted(digest, found, as_datetime(now)), as_datetime(now), note=note)
 
     return follow_ups_sensor
 
@@ -85,7 +86,7 @@ def _cleanup(digest: Digest, job: "UnresolvedAssetJobDefinition") -> dg.SensorDe
     )
     def cleanup_sensor(context: dg.SensorEvaluationContext, installation: Installation) -> dg.SensorResult:
         with _ledger(installation) as conn:
-            now = at(reads.now(conn))
+            now = as_datetime(reads.now(conn))
             found = kept_rows.cleanups(conn, digest.name, _keeping(digest))
         return answer(context, digest, _wanted(digest, found, now), now)
 
@@ -108,7 +109,7 @@ def _missed_periods(digest: Digest, job: "UnresolvedAssetJobDefinition") -> dg.S
         context: dg.SensorEvaluationContext, installation: Installation
     ) -> dg.SensorResult:
         with _ledger(installation) as conn:
-            now = at(reads.now(conn))
+            now = as_datetime(reads.now(conn))
             missing, note = missing_periods(conn, digest, now)
         missed, cursor = confirmed(missing, context.cursor, now)
         wanted = [Wanted(period, MISSED, period.end) for period in missed]
@@ -158,5 +159,5 @@ def _wanted(digest: Digest, found: Sequence[FollowUp], now: datetime) -> list[Wa
             continue  # frozen under an earlier specification: Dagster has no such partition any more
         if period.label == one.period:
             assets, checks = assets_for(one.reason), checks_for(digest, one.reason)
-            wanted.append(Wanted(period, one.reason.value, at(one.due_at), assets, checks))
+            wanted.append(Wanted(period, one.reason.value, as_datetime(one.due_at), assets, checks))
     return wanted

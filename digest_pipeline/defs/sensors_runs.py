@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
 import dagster as dg
 
@@ -152,8 +152,3 @@ def _instant(text: str) -> datetime | None:
         return as_instant(text)
     except ValueError:
         return None
-
-
-def at(micros: int) -> datetime:
-    """Return an instant of the ledger's as a datetime."""
-    return datetime.fromtimestamp(micros / 1_000_000, UTC)

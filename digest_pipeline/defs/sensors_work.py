@@ -9,7 +9,7 @@ import dagster as dg
 
 from digest_pipeline.defs.checks import checks_of
 from digest_pipeline.defs.names import ASSETS, asset_key
-from digest_pipeline.defs.sensors_runs import at
+from digest_pipeline.instants import as_datetime
 from digest_pipeline.ledger.follow_ups import FollowUp, Reason
 from digest_pipeline.ledger.gates import GateState
 from digest_pipeline.spec import Digest
@@ -56,12 +56,18 @@ def through_the_gate(
     if gate is None or not waiting:
         return list(found), ""
     if gate.closed_until > now:
-        return others, f"the provider is given a rest until {at(gate.closed_until):%Y-%m-%d %H:%M:%S} UTC"
+        return (
+            others,
+            f"the provider is given a rest until {as_datetime(gate.closed_until):%Y-%m-%d %H:%M:%S} UTC",
+        )
     if gate.halt_reason is None:
         return list(found), ""
     probe_at = gate.probe_at or now
     if probe_at > now:
-        return others, f"sending is halted; it is tried again after {at(probe_at):%Y-%m-%d %H:%M:%S} UTC"
+        return (
+            others,
+            f"sending is halted; it is tried again after {as_datetime(probe_at):%Y-%m-%d %H:%M:%S} UTC",
+        )
     # A message ends a halt; a question is refused as long as it lasts.
     first = min(waiting, key=lambda one: (one.reason is Reason.EVIDENCE_DUE, one.period))
     return [replace(first, reason=Reason.PROBE_DUE, due_at=probe_at), *others], ""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
 
 from sqlalchemy import Connection
 
@@ -11,6 +10,7 @@ from digest_pipeline.delivery.plan import gate_name
 from digest_pipeline.errors import SpecError
 from digest_pipeline.gateways.sanitise import sanitise
 from digest_pipeline.installation import make_gateway
+from digest_pipeline.instants import as_datetime
 from digest_pipeline.ledger import attention, gates, reads
 from digest_pipeline.ledger.attention import Waiting
 from digest_pipeline.ledger.gates import GateState
@@ -88,7 +88,7 @@ def _missed(conn: Connection, digest: Digest, at: int) -> Iterator[Finding]:
     first_used = attention.first_used(conn, digest.name)
     if first_used is None:
         return
-    now, since = _instant(at), _instant(first_used)
+    now, since = as_datetime(at), as_datetime(first_used)
     ready = attention.ready_periods(conn, digest.name)
     for period in digest.ended_periods(now)[-LATEST_PERIODS:]:
         # What was over before the digest came into use was never to be sent.
@@ -100,7 +100,3 @@ def _missed(conn: Connection, digest: Digest, at: int) -> Iterator[Finding]:
         )
         what = Identity(Kind.PERIOD_MISSED, digest.name, period.label, "no_content")
         yield Finding(what, Severity.ERROR, facts, at)
-
-
-def _instant(microseconds: int) -> datetime:
-    return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=microseconds)

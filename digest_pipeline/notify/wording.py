@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from email.utils import format_datetime
 from html import escape
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 from digest_pipeline.content.headers import message_id
 from digest_pipeline.content.mailbox import parse_mailbox
 from digest_pipeline.content.message import Message
+from digest_pipeline.instants import as_datetime
 from digest_pipeline.ledger.incidents import Incident
 from digest_pipeline.notify.incident import Facts, Kind
 
@@ -107,4 +108,4 @@ def link(facts: Facts, ui_url: str) -> str:
 
 
 def _when(incident: Incident) -> datetime:
-    return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=incident.opened_at // 1_000_000)
+    return as_datetime(incident.opened_at).replace(microsecond=0)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any
 
 from sqlalchemy import Connection, Row
 
 from digest_pipeline.errors import InputError, UnknownKeyError
+from digest_pipeline.instants import as_datetime
 from digest_pipeline.ledger import audit, reads, transitions
 from digest_pipeline.ledger.audit import Action
 from digest_pipeline.ledger.engine import Ledger
@@ -57,7 +57,7 @@ def close_period(
 def _require_over(headers: list[Row[Any]], now: int, digest: Digest, period: Period) -> None:
     until = max(max(row.window_closes_at, row.late_until or 0) for row in headers)
     if until > now:
-        at = datetime.fromtimestamp(until / 1e6, UTC).isoformat(timespec="minutes")
+        at = as_datetime(until).isoformat(timespec="minutes")
         raise InputError(
             f"{digest.name} {period.label} may be sent until {at}; to stop it before: "
             f"digest pause --digest {digest.name}"

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 
 from sqlalchemy import Connection, select
 
 from digest_pipeline.errors import InputError
+from digest_pipeline.instants import as_datetime
 from digest_pipeline.ledger import audit, migrate, reads, restored
 from digest_pipeline.ledger.audit import Action
 from digest_pipeline.ledger.engine import Ledger
@@ -86,6 +87,6 @@ def _instant(conn: Connection, at: datetime) -> int:
     if since > now:
         raise InputError(f"the backup's time {at.isoformat()} lies in the future")
     if since < born:
-        began = datetime.fromtimestamp(born / 1e6, UTC).isoformat(timespec="seconds")
+        began = as_datetime(born).isoformat(timespec="seconds")
         raise InputError(f"the backup's time {at.isoformat()} lies before this ledger began ({began})")
     return since

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any
 
+from digest_pipeline.instants import as_datetime
 from digest_pipeline.ledger import attempts, reads
 from digest_pipeline.ledger.engine import Ledger
 
@@ -42,4 +42,4 @@ def as_instant(microseconds: int | None) -> str | None:
     """Return an instant of the ledger as ISO 8601, in UTC, to the millisecond."""
     if microseconds is None:
         return None
-    return datetime.fromtimestamp(microseconds / 1e6, UTC).isoformat(timespec="milliseconds")
+    return as_datetime(microseconds).isoformat(timespec="milliseconds")

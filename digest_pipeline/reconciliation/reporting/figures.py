@@ -6,7 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Connection, Row
@@ -14,6 +14,7 @@ from sqlalchemy import Connection, Row
 from digest_pipeline.eligibility.drift import Drift
 from digest_pipeline.errors import UnknownKeyError
 from digest_pipeline.gateways.sanitise import sanitise
+from digest_pipeline.instants import as_datetime
 from digest_pipeline.ledger import measures, reads
 from digest_pipeline.ledger.measures import Delays, Tries
 from digest_pipeline.ledger.reads import Summary
@@ -131,7 +132,7 @@ def read_figures(
         digest=digest,
         period=period,
         run_id=run_id,
-        at=datetime.fromtimestamp(reads.now(conn) / 1e6, UTC),
+        at=as_datetime(reads.now(conn)),
         manifests=manifests,
         tenants=tenants,
         summary=reads.summarise(conn, ids, sends=digest.sending.enabled, gateway=digest.gateway.kind),
@@ -209,7 +210,7 @@ def _readable(row: Row[Any]) -> dict[str, Any]:
     """An action without addresses: people type them into reasons."""
     keys = json.loads(row.keys) if row.keys else []
     return {
-        "at": datetime.fromtimestamp(row.at / 1e6, UTC),
+        "at": as_datetime(row.at),
         "kind": row.kind,
         # An operator signs with an account name; the domain of a mail address is cut off.
         "who": sanitise(row.who.partition("@")[0]),

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
 from sqlalchemy import Connection
 
+from digest_pipeline.instants import as_datetime
 from digest_pipeline.ledger import measures
 
 MICROS = 1_000_000
@@ -50,7 +51,7 @@ def read_timeline(conn: Connection, ids: Sequence[int]) -> Timeline | None:
     origin = first // width * width
     found = measures.reached_per(conn, ids, origin, width)
     counts = tuple(found.get(step, 0) for step in range((last - origin) // width + 1))
-    start = datetime.fromtimestamp(origin / MICROS, UTC)
+    start = as_datetime(origin)
     return Timeline(start, timedelta(microseconds=width), counts)
 
 
