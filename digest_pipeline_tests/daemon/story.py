@@ -151,7 +151,7 @@ def story_from(
         ledger, storage = (stack.enter_context(server.database()) for _ in range(2))
         with rim_at(folder, ledger, sandbox, patch, days=days, automatic=True, **spec) as rim:
             with site_at(folder, storage, processes=(), environment=clock.environment) as site:
-                site.start("code-server")
+                site.start("bare-code-server")
                 _wait_until_open(site)
                 clock.set(now)
                 site.start("daemon")

@@ -27,6 +27,9 @@ from digest_pipeline_tests.harness.graphql import GraphQL
 
 PROCESSES = ("code-server", "webserver", "daemon")
 LOCATION = "digest_pipeline.definitions"
+CODE_SERVERS = {"code-server": ("code-server", "start"), "bare-code-server": ("api", "grpc")}
+"""As deployed, a server that starts the one that holds the code and is heard by it every few seconds; and the
+latter alone, which needs no heartbeat: a clock that is moved by days would end it."""
 INSTANCE = Path(__file__).parents[2] / "deploy" / "dagster.yaml"
 START_SECONDS = 300.0
 _STOP_SECONDS = 20.0
@@ -141,14 +144,14 @@ class Site:
         scripts = Path(sys.executable).parent
         workspace = ["-w", str(self.home / "workspace.yaml")]
         here = ["-h", "127.0.0.1", "-p"]
-        if name == "code-server":
-            start = [str(scripts / "dagster"), "code-server", "start", *here, str(self._ports[name])]
+        if name in CODE_SERVERS:
+            start = [str(scripts / "dagster"), *CODE_SERVERS[name], *here, str(self._ports["code-server"])]
             return [*start, "-m", LOCATION, "--location-name", LOCATION]
         if name == "webserver":
             return [str(scripts / "dagster-webserver"), *workspace, *here, str(self._ports[name])]
         if name == "daemon":
             return [str(scripts / "dagster-daemon"), "run", *workspace]
-        raise ValueError(f"a site has no {name!r}: {', '.join(PROCESSES)}")
+        raise ValueError(f"a site has no {name!r}: {', '.join((*PROCESSES, *CODE_SERVERS))}")
 
     def _write_home(self) -> None:
         self.home.mkdir()
