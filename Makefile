@@ -80,11 +80,11 @@ LOCK_HEADER = '\# Written by `make lock` from pyproject.toml: edit that file, no
 
 # The runtime's file is the other one with what it doesn't need taken out, so the two never name different versions.
 lock: $(VENV)/.dev
-	$(PIP_COMPILE) $${UPGRADE:+--upgrade} --extra celery --extra dg --extra test --extra dev --output-file requirements-dev.txt pyproject.toml
+	$(PIP_COMPILE) $${UPGRADE:+--upgrade} --extra celery --extra dg --extra ses --extra test --extra dev --output-file requirements-dev.txt pyproject.toml
 	cp requirements-dev.txt requirements.txt
 	$(PIP_COMPILE) --output-file requirements.txt pyproject.toml
 	cp requirements-dev.txt deploy/requirements.txt
-	$(PIP_COMPILE) --extra celery --extra kubernetes --output-file deploy/requirements.txt pyproject.toml
+	$(PIP_COMPILE) --extra celery --extra kubernetes --extra ses --output-file deploy/requirements.txt pyproject.toml
 	for file in requirements.txt requirements-dev.txt deploy/requirements.txt; do \
 	  { echo $(LOCK_HEADER); cat "$$file"; } >"$$file.new" && mv "$$file.new" "$$file"; \
 	done

@@ -41,13 +41,28 @@ def make_gateway(digest: Digest) -> Gateway:
     sending = digest.sending
     gateway = digest.gateway.kind
     limits = {"time_out": f"{sending.timeout_seconds:g}s", "connections": str(sending.concurrency)}
-    made = registry.create(gateway, digest.gateway.resolved() | limits)
+    made = registry.create(gateway, settings_of(digest) | limits)
     if digest.cleanup.proof is Proof.DELIVERED and not made.capabilities.delivered_proof:
         raise SpecError(
             f"cleanup.proof: the {gateway} gateway never says delivered, so nothing would ever be cleaned; "
             "use accepted"
         )
     return made
+
+
+def settings_of(digest: Digest) -> dict[str, str]:
+    """Return the settings of a digest's gateway with their values.
+
+    Raises SpecError for a variable that is not set, and for a secret that stands in the specification.
+    """
+    kind = digest.gateway.kind
+    written = {name for name, setting in digest.gateway.settings.items() if isinstance(setting, str)}
+    if kind in registry.KINDS and (found := written & registry.KINDS[kind].secrets):
+        raise SpecError(
+            f"gateway.settings.{min(found)}: a secret comes from the environment, as "
+            f"{min(found)}: {{env: {kind.upper()}_{min(found).upper()}}}"
+        )
+    return digest.gateway.resolved()
 
 
 def find_period(settings: Settings, digest_name: str, label: str) -> tuple[Digest, Period]:

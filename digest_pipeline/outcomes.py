@@ -55,10 +55,15 @@ class Accepted:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A verdict about this message alone, which a repeat cannot change (recipient or content)."""
+    """A verdict about this message alone, which a repeat cannot change (recipient or content).
+
+    ``suppressed``: the provider has the address on a suppression list of its own, or knows that it does
+    not exist, so that other digests should not try it either.
+    """
 
     failure_class: FailureClass
     detail: str
+    suppressed: bool = False
 
 
 @dataclass(frozen=True, slots=True)

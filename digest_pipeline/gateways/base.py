@@ -7,6 +7,7 @@ for anything the provider or the network did: each of those is an Outcome.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
@@ -25,6 +26,14 @@ class Idempotency(StrEnum):
     REPLAYS = "replays"
 
 
+class BatchKey(StrEnum):
+    """What a key covers in a call with several messages: nothing, each of them, or the whole call."""
+
+    NONE = "none"
+    PER_MESSAGE = "per_message"
+    PER_BATCH = "per_batch"
+
+
 @dataclass(frozen=True, slots=True)
 class Capabilities:
     """What the provider documents. Reconciliation decides by these and by nothing else.
@@ -32,8 +41,10 @@ class Capabilities:
     ``key_lifetime``: how long a key is remembered, from its first use; None without keys.
     ``visibility_delay`` and ``look_up_retention``: a key that was accepted shows up in look-ups
     after the first and until the second; None where it cannot be asked.
-    ``batch_size``: messages in one call. ``delivered_proof``: look-ups or events can say more than
-    accepted.
+    ``batch_size``: messages in one call. ``batch_key``: what the provider's idempotency covers when a
+    call carries several. ``delivered_proof``: look-ups or events can say more than accepted.
+    ``events``: it reports what became of a message by webhook. ``smtputf8``: local parts outside ASCII
+    can be sent to.
     """
 
     idempotency: Idempotency = Idempotency.NONE
@@ -42,13 +53,18 @@ class Capabilities:
     visibility_delay: timedelta | None = None
     look_up_retention: timedelta | None = None
     batch_size: int = 1
+    batch_key: BatchKey = BatchKey.NONE
     delivered_proof: bool = False
+    events: bool = False
+    smtputf8: bool = True
 
     def __post_init__(self) -> None:
         if (self.idempotency is Idempotency.NONE) != (self.key_lifetime is None):
             raise ValueError("key_lifetime goes with idempotency keys, and only with them")
         if self.look_up != (self.visibility_delay is not None and self.look_up_retention is not None):
             raise ValueError("look_up needs a visibility delay and a retention, and only then")
+        if self.batch_size == 1 and self.batch_key is not BatchKey.NONE:
+            raise ValueError("batch_key goes with a batch_size above 1")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +74,16 @@ class Envelope:
     operation_key: str
     recipient: str
     message: Message
+
+
+@dataclass(frozen=True, slots=True)
+class BatchRefused:
+    """The provider took no message of a call, and does not say whose fault it is.
+
+    ``alone``: what it means when the call carried one message only.
+    """
+
+    alone: Outcome
 
 
 class Gateway(Protocol):
@@ -84,3 +110,19 @@ class Gateway(Protocol):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None: ...
+
+
+class BatchGateway(Gateway, Protocol):
+    """A gateway whose ``capabilities.batch_size`` is above 1."""
+
+    async def send_batch(
+        self, envelopes: Sequence[Envelope], batch_key: str | None = None
+    ) -> list[Outcome] | BatchRefused:
+        """Offer several messages, with different operation keys, in one call, once.
+
+        Returns one outcome for each, in the order of the envelopes: matched by key, or by position only
+        where the provider documents that order. A message without a readable verdict is Ambiguous.
+        ``batch_key`` is the call's idempotency key where ``capabilities.batch_key`` is ``PER_BATCH``: the
+        same key always comes with the same envelopes in the same order.
+        """
+        ...

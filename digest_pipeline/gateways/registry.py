@@ -3,56 +3,19 @@
 from __future__ import annotations
 
 import difflib
-import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, replace
+from collections.abc import Mapping
+from dataclasses import fields, replace
 from datetime import timedelta
+from enum import StrEnum
 from typing import Any
 
 from digest_pipeline.errors import SpecError
 from digest_pipeline.gateways import sandbox
-from digest_pipeline.gateways.base import Capabilities, Gateway, Idempotency
-from digest_pipeline.gateways.http import HttpLimits
-
-Settings = Mapping[str, str]
-
-
-@dataclass(frozen=True, slots=True)
-class Kind:
-    """How to build one kind. ``settings`` names what it reads, with a word on each.
-
-    Any capability may be given beside them, where an account's real limits differ from what the
-    provider documents.
-    """
-
-    summary: str
-    capabilities: Capabilities
-    settings: Mapping[str, str]
-    factory: Callable[[Settings, Capabilities], Gateway]
-
-
-def _sandbox(settings: Settings, capabilities: Capabilities) -> Gateway:
-    limits = HttpLimits(
-        total=_duration("time_out", settings.get("time_out", "30s")),
-        connections=_number("connections", settings.get("connections", "100")),
-    )
-    return sandbox.SandboxGateway(
-        _required("sandbox", settings, "url"), _required("sandbox", settings, "api_key"), capabilities, limits
-    )
-
+from digest_pipeline.gateways.base import BatchKey, Capabilities, Gateway, Idempotency
+from digest_pipeline.gateways.kinds import Kind, Settings, duration, number, truth
 
 KINDS: dict[str, Kind] = {
-    "sandbox": Kind(
-        summary="the sandbox provider: an HTTP mail API that records what it accepts",
-        capabilities=sandbox.DEFAULT_CAPABILITIES,
-        settings={
-            "url": "base URL, e.g. http://127.0.0.1:8025",
-            "api_key": "from the environment",
-            "time_out": "of one call, e.g. 30s",
-            "connections": "at most this many at once",
-        },
-        factory=_sandbox,
-    ),
+    "sandbox": sandbox.KIND,
 }
 
 _CAPABILITIES = frozenset(f.name for f in fields(Capabilities))
@@ -81,6 +44,7 @@ def describe() -> list[dict[str, Any]]:
             "kind": name,
             "summary": kind.summary,
             "settings": dict(kind.settings),
+            "secrets": sorted(kind.secrets),
             "capabilities": {
                 f.name: _plain(getattr(kind.capabilities, f.name)) for f in fields(kind.capabilities)
             },
@@ -96,6 +60,8 @@ def _overridden(default: Capabilities, changes: Mapping[str, Any]) -> Capabiliti
     dropped: dict[str, Any] = {}
     if changes.get("idempotency") == Idempotency.NONE:
         dropped["key_lifetime"] = None
+    if changes.get("batch_size") == 1:
+        dropped["batch_key"] = BatchKey.NONE
     if changes.get("look_up") is False:
         dropped |= {"visibility_delay": None, "look_up_retention": None}
     try:
@@ -107,38 +73,22 @@ def _overridden(default: Capabilities, changes: Mapping[str, Any]) -> Capabiliti
 def _capability(name: str, text: str) -> Any:
     match name:
         case "idempotency":
-            try:
-                return Idempotency(text)
-            except ValueError:
-                raise SpecError(f"idempotency is one of {', '.join(Idempotency)}, not {text!r}") from None
-        case "look_up" | "delivered_proof":
-            if text.lower() not in ("true", "false"):
-                raise SpecError(f"{name} is true or false, not {text!r}")
-            return text.lower() == "true"
+            return _member(name, Idempotency, text)
+        case "batch_key":
+            return _member(name, BatchKey, text)
+        case "look_up" | "delivered_proof" | "events" | "smtputf8":
+            return truth(name, text)
         case "batch_size":
-            return _number(name, text)
+            return number(name, text)
         case _:
-            return _duration(name, text)
+            return duration(name, text)
 
 
-def _duration(name: str, text: str) -> timedelta:
-    match = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,6})?)(ms|s|m|h|d)", text)
-    if not match:
-        raise SpecError(f"{name} is a number with a unit (ms, s, m, h, d), such as 30s; not {text!r}")
-    seconds = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}[match[2]]
-    return timedelta(seconds=float(match[1]) * seconds)
-
-
-def _number(name: str, text: str) -> int:
-    if not re.fullmatch(r"[1-9][0-9]{0,5}", text):
-        raise SpecError(f"{name} is a whole number above 0, not {text!r}")
-    return int(text)
-
-
-def _required(kind: str, settings: Settings, name: str) -> str:
-    if not settings.get(name):
-        raise SpecError(f"the {kind} gateway needs the setting {name!r}")
-    return settings[name]
+def _member(name: str, members: type[StrEnum], text: str) -> StrEnum:
+    try:
+        return members(text)
+    except ValueError:
+        raise SpecError(f"{name} is one of {', '.join(members)}, not {text!r}") from None
 
 
 def _nearest(name: str, known: Any) -> str:

@@ -14,12 +14,12 @@ import aiohttp
 from yarl import URL
 
 from digest_pipeline.errors import SpecError
-from digest_pipeline.gateways.base import Capabilities, Envelope, Idempotency
+from digest_pipeline.gateways.base import BatchKey, BatchRefused, Capabilities, Envelope, Idempotency
 from digest_pipeline.gateways.envelopes import unsendable
 from digest_pipeline.gateways.http import Answer, HttpLimits, exchange, open_session
+from digest_pipeline.gateways.kinds import LIMIT_SETTINGS, Kind, Settings, http_limits, required
 from digest_pipeline.gateways.sandbox_answers import by_key, item_verdict, look_up_result, verdict
 from digest_pipeline.outcomes import (
-    AccountRefused,
     Ambiguous,
     LookUp,
     LookUpFailed,
@@ -37,6 +37,7 @@ DEFAULT_CAPABILITIES = Capabilities(
     visibility_delay=timedelta(0),
     look_up_retention=timedelta(days=30),
     batch_size=MAX_BATCH,
+    batch_key=BatchKey.PER_MESSAGE,
 )
 
 
@@ -75,7 +76,9 @@ class SandboxGateway:
         replayed = answer.headers.get("Idempotent-Replayed") == "true"
         return verdict(answer, answer.fields(), replayed, self._now(), self._hide(envelope))
 
-    async def send_batch(self, envelopes: Sequence[Envelope]) -> list[Outcome]:
+    async def send_batch(
+        self, envelopes: Sequence[Envelope], batch_key: str | None = None
+    ) -> list[Outcome] | BatchRefused:
         """Offer up to 500 messages in one call; the outcomes are in the order of the envelopes.
 
         Verdicts are matched by operation key. One that is missing, unreadable or given twice is
@@ -85,10 +88,13 @@ class SandboxGateway:
             raise ValueError("a batch holds each operation key once")
         outcomes = {e.operation_key: refused for e in envelopes if (refused := unsendable(e))}
         left = [envelope for envelope in envelopes if envelope.operation_key not in outcomes]
-        found: Mapping[str, Outcome] = await self._send_lines(left) if left else {}
+        found = await self._send_lines(left) if left else {}
+        if isinstance(found, BatchRefused):
+            # What never reached the wire comes back as it is when its own half is sent.
+            return found
         return [outcomes.get(e.operation_key) or found[e.operation_key] for e in envelopes]
 
-    async def _send_lines(self, envelopes: Sequence[Envelope]) -> Mapping[str, Outcome]:
+    async def _send_lines(self, envelopes: Sequence[Envelope]) -> Mapping[str, Outcome] | BatchRefused:
         body = b"\n".join(serialise(envelope) for envelope in envelopes)
         headers = {"Content-Type": "application/x-ndjson"}
         answer = await self._exchange("POST", "/v1/messages/batch", body, headers)
@@ -98,7 +104,7 @@ class SandboxGateway:
         if answer.status != 200:
             whole = verdict(answer, answer.fields(), False, self._now(), (self._api_key,))
             if isinstance(whole, Refused):
-                whole = AccountRefused(f"the whole batch was refused: {whole.detail}")
+                return BatchRefused(whole)
             return dict.fromkeys(keys, whole)
         items = by_key(answer)
         return {
@@ -153,3 +159,20 @@ def serialise(envelope: Envelope) -> bytes:
         "metadata": {"operation_key": envelope.operation_key},
     }
     return json.dumps(body, ensure_ascii=False, sort_keys=True, separators=(",", ":")).encode("utf-8")
+
+
+def _create(settings: Settings, capabilities: Capabilities) -> SandboxGateway:
+    url, api_key = (required("sandbox", settings, name) for name in ("url", "api_key"))
+    return SandboxGateway(url, api_key, capabilities, http_limits(settings))
+
+
+KIND = Kind(
+    summary="the sandbox provider: an HTTP mail API that records what it accepts",
+    capabilities=DEFAULT_CAPABILITIES,
+    settings={
+        "url": "base URL, e.g. http://127.0.0.1:8025",
+        "api_key": "of no worth outside this machine, so it may stand in the specification",
+        **LIMIT_SETTINGS,
+    },
+    factory=_create,
+)

@@ -187,6 +187,7 @@ delivery = Table(
     Column("late_until", BigInteger, comment="a replay's permission to send after the window closed"),
     Column("gateway", Text),
     Column("account", Text),
+    Column("batch_id", String(64), comment="of the newest claim, where one key covers several messages"),
     Column("ambiguous_at", BigInteger, comment="first possibly-wire claim not yet disproved"),
     Column("ambiguous_token", BigInteger, comment="newest ambiguous attempt"),
     Column("absent_at", BigInteger, comment="first counted negative look-up of ambiguous_token"),
@@ -243,6 +244,7 @@ attempt = Table(
     Column("claimed_by", Text, nullable=False, comment="Dagster run / sender"),
     Column("gateway", Text, nullable=False),
     Column("account", Text, nullable=False),
+    Column("batch_id", String(64), comment="the send_batch that carried it"),
     Column("claimed_at", BigInteger, nullable=False),
     Column("ended_at", BigInteger, nullable=False),
     Column("stage", String(16), nullable=False),
@@ -282,6 +284,8 @@ suppression = Table(
     Column("reason", String(16), nullable=False),
     Column("since_at", BigInteger, nullable=False),
     Column("expires_at", BigInteger),
+    Column("source", Text, comment="who said so: unsubscribe, provider event, refusal, operator"),
+    Column("operation_key", _key_type(), comment="of the message that it was about"),
     _one_of("reason", SuppressionReason),
 )
 
@@ -296,6 +300,10 @@ provider_event = Table(
     Column("received_at", BigInteger, nullable=False),
     Column("applied_at", BigInteger),
     Column("message_id", Text),
+    Column("account", Text, comment="that the provider says it is of, where it says so"),
+    Column("tenant", Text),
+    Column("address_hash", String(64), comment="of the recipient, once the message is known"),
+    Column("effect", String(16), comment="what applying it changed"),
 )
 
 pause = Table(
@@ -327,6 +335,36 @@ rate_gate = Table(
     Column("closed_until", BigInteger, nullable=False, server_default="0"),
     Column("halt_reason", Text),
     Column("probe_at", BigInteger),
+)
+
+push_receipt = Table(
+    "push_receipt",
+    metadata,
+    Column("operation_key", _key_type(), primary_key=True),
+    Column(
+        "payload_hash", String(64), nullable=False, comment="of the frozen message; another one is refused"
+    ),
+    Column("state", String(16), nullable=False),
+    Column("token", BigInteger, nullable=False, comment="of the newest claim"),
+    Column("lease_ends", BigInteger, comment="NULL unless it is being sent"),
+    Column("attempts", Integer, nullable=False, server_default="0"),
+    Column("gateway", Text),
+    Column("account", Text),
+    Column("ambiguous_at", BigInteger, comment="first possibly-wire claim not yet disproved"),
+    Column("absent_at", BigInteger, comment="first counted negative look-up"),
+    Column("due_at", BigInteger, comment="not before: what a retry or a look-up waits for"),
+    Column("message_id", Text),
+    Column("proof", String(16)),
+    Column("failure_class", String(16)),
+    Column("detail", Text, comment="sanitised, at most 200 characters"),
+    Column("received_at", BigInteger, nullable=False),
+    Column("finished_at", BigInteger),
+    CheckConstraint(
+        "state IN ('received', 'sending', 'unknown', 'complete', 'rejected')",
+        name="state",
+    ),
+    CheckConstraint("(state = 'sending') = (lease_ends IS NOT NULL)", name="sending_has_a_lease"),
+    CheckConstraint("(state IN ('complete', 'rejected')) = (finished_at IS NOT NULL)", name="final_is_dated"),
 )
 
 incident = Table(
@@ -386,6 +424,24 @@ Index(
 )
 # operations.trace and the checks: every attempt of one delivery.
 Index("ix_attempt_delivery", attempt.c.manifest_id, attempt.c.ordinal)
+# claims.claim_batches: the members of a batch that is to be sent again as a whole.
+Index(
+    "ix_delivery_batch",
+    delivery.c.batch_id,
+    postgresql_where=delivery.c.batch_id.is_not(None),
+    sqlite_where=delivery.c.batch_id.is_not(None),
+)
+# provider_events: what was parked for a message, and what became of one.
+Index("ix_provider_event_key", provider_event.c.operation_key)
+Index(
+    "ix_provider_event_parked",
+    provider_event.c.provider,
+    provider_event.c.received_at,
+    postgresql_where=provider_event.c.applied_at.is_(None),
+    sqlite_where=provider_event.c.applied_at.is_(None),
+)
+# suppressions: the bounces of an address over time.
+Index("ix_provider_event_address", provider_event.c.address_hash, provider_event.c.kind)
 # reads: the manifest a customer is in, and every period of a customer.
 Index("ix_manifest_entry_customer", manifest_entry.c.customer_id)
 # incidents: at most one of a thing is open. Two sensors that see it at once: one opens it, one counts.

@@ -14,6 +14,7 @@ from digest_pipeline.delivery.plan import gate_name, resend_lifetime
 from digest_pipeline.errors import EnvironmentMismatchError
 from digest_pipeline.gateways import registry
 from digest_pipeline.gateways.base import Envelope, Gateway
+from digest_pipeline.installation import settings_of
 from digest_pipeline.ledger import gates, migrate, notices, pauses, reads
 from digest_pipeline.ledger.engine import Ledger
 from digest_pipeline.ledger.notices import Notice
@@ -41,7 +42,7 @@ _SLACK_SECONDS = rate_gate.SLACK / 1_000_000
 
 def alert_gateway(digest: Digest) -> Gateway:
     """Return the digest's gateway with the patience of a sensor's tick. Raises SpecError."""
-    return registry.create(digest.gateway.kind, digest.gateway.resolved() | _LIMITS)
+    return registry.create(digest.gateway.kind, settings_of(digest) | _LIMITS)
 
 
 async def mail(ledger: Ledger, settings: Settings, digest: Digest, notice: Notice) -> Try | None:

@@ -14,13 +14,18 @@ PRIVATE = ("zephyrine@private.test", "Zephyrine", "secret thing")
 ERASED = {"manifest_entry.recipient", "manifest_entry.name", "content.document"}
 """What holds a customer's data, and is blanked when they are erased."""
 
-HASHED = {"manifest_entry.recipient_hash", "manifest_entry.address_hash", "suppression.address_hash"}
+HASHED = {
+    "manifest_entry.recipient_hash",
+    "manifest_entry.address_hash",
+    "provider_event.address_hash",
+    "suppression.address_hash",
+}
 """What is kept instead: digests, that evidence still finds its row and an opt-out its address."""
 
 NOTHING_PRIVATE = {
-    "attempt": {"account", "claimed_by", "detail", "failure_class", "gateway", "late_message_id",
+    "attempt": {"account", "batch_id", "claimed_by", "detail", "failure_class", "gateway", "late_message_id",
                 "late_outcome", "message_id", "outcome", "stage"},
-    "delivery": {"account", "claimed_by", "cleaned_by", "failure_class", "gateway", "hold_reason", "message_id",
+    "delivery": {"account", "batch_id", "claimed_by", "cleaned_by", "failure_class", "gateway", "hold_reason", "message_id",
                  "payload_hash", "proof", "state", "suppression"},
     "incident": {"digest", "facts", "id", "kind", "period", "severity", "subject"},
     "incident_notice": {"account", "channel", "incident_id", "outcome"},
@@ -32,10 +37,12 @@ NOTHING_PRIVATE = {
     "manifest_exclusion": {"customer_id", "reason"},
     "operator_action": {"approver", "digest", "effect", "keys", "kind", "period", "reason", "tenant", "who"},
     "pause": {"kind", "name"},
-    "provider_event": {"event_id", "kind", "message_id", "operation_key", "provider"},
+    "provider_event": {"account", "effect", "event_id", "kind", "message_id", "operation_key", "provider", "tenant"},
+    "push_receipt": {"account", "detail", "failure_class", "gateway", "message_id", "operation_key", "payload_hash",
+                     "proof", "state"},
     "rate_gate": {"halt_reason", "name"},
     "send_batch": {"account", "gateway", "id", "members"},
-    "suppression": {"reason", "tenant"},
+    "suppression": {"operation_key", "reason", "source", "tenant"},
     "template": {"hash", "text"},
 }  # fmt: skip
 """Keys, counts, classes and what an operator wrote: never an address, a name or content."""

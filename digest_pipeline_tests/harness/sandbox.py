@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from digest_pipeline.content.message import Message
-from digest_pipeline.gateways.base import Capabilities, Envelope, Idempotency
+from digest_pipeline.gateways.base import BatchRefused, Capabilities, Envelope, Idempotency
 from digest_pipeline.gateways.http import HttpLimits
 from digest_pipeline.gateways.sandbox import DEFAULT_CAPABILITIES, SandboxGateway
 from digest_pipeline.lab.sandbox.process import SandboxProcess
@@ -95,8 +95,14 @@ def send(gateway: SandboxGateway, *sent: Envelope) -> list[Any]:
 
 
 def send_batch(gateway: SandboxGateway, sent: Sequence[Envelope]) -> list[Any]:
-    """Send all in one call."""
-    return with_gateway(gateway, lambda entered: entered.send_batch(sent))
+    """Send all in one call, which the provider must not refuse as a whole."""
+
+    async def all_at_once(entered: SandboxGateway) -> list[Any]:
+        outcomes = await entered.send_batch(sent)
+        assert not isinstance(outcomes, BatchRefused)
+        return list(outcomes)
+
+    return with_gateway(gateway, all_at_once)
 
 
 def look_up(gateway: SandboxGateway, key: str) -> Any:
