@@ -68,11 +68,15 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class NotSent:
-    """Proof that the provider did not take it this time: connect or transient."""
+    """Proof that the provider did not take it this time: connect or transient.
+
+    ``retry_after``: seconds before which another attempt for this recipient is pointless.
+    """
 
     failure_class: FailureClass
     detail: str
     stage: Stage = Stage.BEFORE_WIRE
+    retry_after: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

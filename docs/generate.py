@@ -1,4 +1,4 @@
-"""Write the pages that are drawn from the code: lifecycle, retry, the specification's fields, the command.
+"""Write the pages that are drawn from the code: lifecycle, retry, specification, gateways, the command.
 
 Run it with `make docs`; a test compares the pages with what it would write.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from datetime import timedelta
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, get_args, get_origin
@@ -16,6 +17,8 @@ from pydantic import BaseModel
 
 from digest_pipeline.cli.main import cli
 from digest_pipeline.delivery.retry_policy import POLICY
+from digest_pipeline.gateways.base import BatchKey, Capabilities, Idempotency
+from digest_pipeline.gateways.registry import KINDS
 from digest_pipeline.outcomes import FailureClass
 from digest_pipeline.spec import Digest
 from digest_pipeline.states import TRANSITIONS, HoldReason, State, SuppressionReason
@@ -140,6 +143,53 @@ def _type(annotation: Any) -> str:
     return " or ".join(_type(one) if isinstance(one, type) else str(one) for one in get_args(annotation))
 
 
+def gateways() -> str:
+    """Every kind of gateway: what it can do, and what it is told."""
+    lines = [
+        "# Gateways",
+        "",
+        "A digest names one under `gateway.kind`, and its settings under `gateway.settings`. How an `unknown` is settled follows",
+        "from what the provider can do; the [runbook](runbook.md) says what each of these cannot promise. A setting marked",
+        "*secret* has to come from the environment: `api_key: {env: RESEND_API_KEY}`. Any capability may be given as a setting,",
+        "too, where your account differs from what its provider documents. `digest gateways` prints the same.",
+        "",
+        "No provider was reached while this was written. Each gateway is tested against an emulation in a process of its own,",
+        "whose docstring, like the gateway's, says what is documented and what is assumed. Try yours with `digest send-test`",
+        "before the first week. How to write another: [adding_a_gateway.md](adding_a_gateway.md).",
+        "",
+        "| kind | repeats by key | asked by our key | messages in a call | says delivered | letters outside ASCII before the @ |",
+        "|---|---|---|---|---|---|",
+    ]
+    lines += [f"| [`{name}`](#{name}) | {_can(kind.capabilities)} |" for name, kind in KINDS.items()]
+    for name, kind in KINDS.items():
+        lines += ["", f"## {name}", "", f"{kind.summary[0].upper()}{kind.summary[1:]}.", ""]
+        lines += ["| setting | |", "|---|---|"]
+        for setting, word in kind.settings.items():
+            lines.append(f"| `{setting}`{', secret' if setting in kind.secrets else ''} | {word} |")
+    return "\n".join(lines)
+
+
+def _can(can: Capabilities) -> str:
+    keys = {Idempotency.NONE: "no", Idempotency.REFUSES: "no, it refuses one", Idempotency.REPLAYS: "yes"}
+    key = keys[can.idempotency] + (f", for {_span(can.key_lifetime)}" if can.key_lifetime else "")
+    asked = "no"
+    if can.visibility_delay is not None and can.look_up_retention is not None:
+        asked = f"after {_span(can.visibility_delay)}, for {_span(can.look_up_retention)}"
+    covers = {BatchKey.NONE: "", BatchKey.PER_MESSAGE: ", a key each", BatchKey.PER_BATCH: " under one key"}
+    several = "1" if can.batch_size == 1 else f"{can.batch_size}{covers[can.batch_key]}"
+    return " | ".join(
+        (key, asked, several, "yes" if can.delivered_proof else "no", "yes" if can.smtputf8 else "no")
+    )
+
+
+def _span(time: timedelta) -> str:
+    seconds = int(time.total_seconds())
+    for unit, length in (("days", 86_400), ("hours", 3_600), ("minutes", 60)):
+        if seconds >= 2 * length and seconds % length == 0:
+            return f"{seconds // length} {unit}"
+    return f"{seconds} seconds" if seconds else "0 seconds"
+
+
 def command() -> str:
     """Every command with its help."""
     lines = ["# The `digest` command", ""]
@@ -156,7 +206,13 @@ def _commands(found: click.Command, path: str) -> Iterator[tuple[str, click.Comm
             yield from _commands(found.commands[name], f"{path} {name}")
 
 
-PAGES = {"lifecycle.md": lifecycle, "retry.md": retry, "spec.md": spec, "cli.md": command}
+PAGES = {
+    "lifecycle.md": lifecycle,
+    "retry.md": retry,
+    "spec.md": spec,
+    "gateways.md": gateways,
+    "cli.md": command,
+}
 
 
 def pages() -> dict[str, str]:

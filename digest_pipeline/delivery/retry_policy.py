@@ -146,8 +146,8 @@ def settlement(
             if ambiguous:
                 return Unknown(0.0, FailureClass.ACCOUNT, charged=False, may_have_been_sent=False)
             return Release(0.0)
-        case NotSent(failure_class=failure_class):
-            return _not_sent(failure_class, ambiguous, evidence, policy, budget, random)
+        case NotSent():
+            return _not_sent(outcome, ambiguous, evidence, policy, budget, random)
         case Refused(failure_class=failure_class):
             if ambiguous:
                 return _unknown(evidence, policy, budget, random, failure_class, sent=False)
@@ -157,18 +157,20 @@ def settlement(
 
 
 def _not_sent(
-    failure_class: FailureClass,
+    outcome: NotSent,
     ambiguous: bool,
     evidence: Evidence,
     policy: Retry,
     budget: Budget,
     random: float,
 ) -> Settlement:
+    failure_class = outcome.failure_class
     if ambiguous:
         return _unknown(evidence, policy, budget, random, failure_class, sent=False)
     if is_used_up(policy, budget):
         return Stop(failure_class, dead=True)
-    return Again(retry_delay(policy, budget.attempts + 1, random), failure_class)
+    delay = retry_delay(policy, budget.attempts + 1, random)
+    return Again(max(delay, outcome.retry_after or 0.0), failure_class)
 
 
 def _unknown(

@@ -58,11 +58,19 @@ class Answer:
 
     def fields(self) -> dict[str, Any] | None:
         """Return the JSON object in the body, or None when it is anything else."""
+        found = self._json()
+        return found if isinstance(found, dict) else None
+
+    def array(self) -> list[Any] | None:
+        """Return the JSON array in the body, or None when it is anything else."""
+        found = self._json()
+        return found if isinstance(found, list) else None
+
+    def _json(self) -> Any:
         try:
-            found = json.loads(self.body)
+            return json.loads(self.body)
         except (ValueError, RecursionError):
             return None
-        return found if isinstance(found, dict) else None
 
 
 class Wire:

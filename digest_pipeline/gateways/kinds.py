@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -46,6 +46,15 @@ def required(kind: str, settings: Settings, name: str) -> str:
     if not settings.get(name):
         raise SpecError(f"the {kind} gateway needs the setting {name!r}")
     return settings[name]
+
+
+def require_credential(kind: str, secrets: Sequence[str]) -> None:
+    """Raise SpecError for what no header can carry, such as the line end of a file it was read from."""
+    if not all(secret.isascii() and secret.isprintable() and " " not in secret for secret in secrets):
+        raise SpecError(
+            f"the {kind} gateway's credential holds a space, a line end or a letter outside ASCII; "
+            "set its variable to the credential alone"
+        )
 
 
 def duration(name: str, text: str) -> timedelta:

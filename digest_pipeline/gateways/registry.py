@@ -10,13 +10,37 @@ from enum import StrEnum
 from typing import Any
 
 from digest_pipeline.errors import SpecError
-from digest_pipeline.gateways import sandbox
+from digest_pipeline.gateways import (
+    brevo,
+    https_push,
+    maildir,
+    mailgun,
+    mailjet,
+    postmark,
+    resend,
+    sandbox,
+    sendgrid,
+    ses,
+    smtp,
+)
 from digest_pipeline.gateways.base import BatchKey, Capabilities, Gateway, Idempotency
+from digest_pipeline.gateways.installed import installed_kinds
 from digest_pipeline.gateways.kinds import Kind, Settings, duration, number, truth
 
 KINDS: dict[str, Kind] = {
     "sandbox": sandbox.KIND,
+    "maildir": maildir.KIND,
+    "smtp": smtp.KIND,
+    "resend": resend.KIND,
+    "postmark": postmark.KIND,
+    "mailjet": mailjet.KIND,
+    "ses": ses.KIND,
+    "sendgrid": sendgrid.KIND,
+    "mailgun": mailgun.KIND,
+    "brevo": brevo.KIND,
+    "https_push": https_push.KIND,
 }
+KINDS |= installed_kinds(KINDS)
 
 _CAPABILITIES = frozenset(f.name for f in fields(Capabilities))
 

@@ -17,7 +17,14 @@ from digest_pipeline.errors import SpecError
 from digest_pipeline.gateways.base import BatchKey, BatchRefused, Capabilities, Envelope, Idempotency
 from digest_pipeline.gateways.envelopes import unsendable
 from digest_pipeline.gateways.http import Answer, HttpLimits, exchange, open_session
-from digest_pipeline.gateways.kinds import LIMIT_SETTINGS, Kind, Settings, http_limits, required
+from digest_pipeline.gateways.kinds import (
+    LIMIT_SETTINGS,
+    Kind,
+    Settings,
+    http_limits,
+    require_credential,
+    required,
+)
 from digest_pipeline.gateways.sandbox_answers import by_key, item_verdict, look_up_result, verdict
 from digest_pipeline.outcomes import (
     Ambiguous,
@@ -57,6 +64,7 @@ class SandboxGateway:
         parsed = URL(url)
         if parsed.scheme not in ("http", "https") or not parsed.host or parsed.user or parsed.password:
             raise SpecError("the sandbox gateway's url must be http(s)://host[:port] without credentials")
+        require_credential(self.name, [api_key])
         self._url, self._api_key, self._now = url.rstrip("/"), api_key, now
         self._limits = limits or HttpLimits()
         self.capabilities = capabilities
@@ -65,7 +73,7 @@ class SandboxGateway:
 
     async def send(self, envelope: Envelope) -> Outcome:
         """Offer one message, once."""
-        if refused := unsendable(envelope):
+        if refused := unsendable(envelope, smtputf8=self.capabilities.smtputf8):
             return refused
         headers = {"Content-Type": "application/json", "X-Operation-Key": envelope.operation_key}
         if self.capabilities.idempotency is not Idempotency.NONE:
@@ -86,7 +94,11 @@ class SandboxGateway:
         """
         if len({envelope.operation_key for envelope in envelopes}) != len(envelopes):
             raise ValueError("a batch holds each operation key once")
-        outcomes = {e.operation_key: refused for e in envelopes if (refused := unsendable(e))}
+        outcomes = {
+            e.operation_key: refused
+            for e in envelopes
+            if (refused := unsendable(e, smtputf8=self.capabilities.smtputf8))
+        }
         left = [envelope for envelope in envelopes if envelope.operation_key not in outcomes]
         found = await self._send_lines(left) if left else {}
         if isinstance(found, BatchRefused):

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import base64
 import re
 import unicodedata
 from collections.abc import Iterable
-from urllib.parse import quote
+
+from digest_pipeline.redaction import forms
 
 MAX_DETAIL = 200
 _MAX_READ = 1000
@@ -64,8 +64,4 @@ def _without_address(word: re.Match[str]) -> str:
 def _forms(word: str) -> list[str]:
     if len(word) < 3:
         return []  # too short to be told from ordinary text
-    data = word.encode("utf-8", "replace")
-    encoded = base64.b64encode(data).decode()
-    urlsafe = base64.urlsafe_b64encode(data).decode()
-    forms = {word, unicodedata.normalize("NFKC", word), quote(word), quote(word, safe=""), repr(word)[1:-1]}
-    return sorted(forms | {encoded, encoded.rstrip("="), urlsafe, urlsafe.rstrip("=")}, key=len, reverse=True)
+    return [unicodedata.normalize("NFKC", word), *forms(word)]

@@ -179,3 +179,12 @@ def test_only_a_failed_connection_proves_that_the_provider_saw_nothing(outcome):
     word, failure_class, stage = describe(outcome)
     assert (stage is Stage.BEFORE_WIRE) is (failure_class is FailureClass.CONNECT)
     assert (failure_class is None) is (word == "accepted") is isinstance(outcome, Accepted)
+
+
+def test_a_recipient_that_wants_minutes_waits_at_least_so_long_and_the_backoff_may_be_longer():
+    """CLS-01."""
+    greylisted = NotSent(FailureClass.TRANSIENT, "450", Stage.BEFORE_WIRE, 300.0)
+    assert settle(greylisted) == Again(300.0, FailureClass.TRANSIENT)
+    slow = POLICY_OF_THREE.model_copy(update={"base_seconds": 900.0})
+    assert settle(greylisted, policy=slow) == Again(450.0, FailureClass.TRANSIENT)
+    assert settle(greylisted, budget=LAST_BY_COUNT) == Stop(FailureClass.TRANSIENT, dead=True)

@@ -45,6 +45,10 @@ class SandboxControl:
         """Forget every arrival and every rule, and release what is held."""
         self._call("POST", "reset")
 
+    def order(self, route: str, body: Any) -> None:
+        """Give an order that only one kind of server knows."""
+        self._call("POST", route, body)
+
     def release(self) -> None:
         """Let the answers go that ``held_after_accept`` holds."""
         self._call("POST", "release")

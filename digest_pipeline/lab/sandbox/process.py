@@ -31,6 +31,8 @@ class SandboxProcess:
     def __init__(self, store: Path, settings: SandboxSettings | None = None) -> None:
         self.store = store
         self.settings = settings or SandboxSettings()
+        self.ready: Mapping[str, Any] = {}
+        """What the server said when it was ready."""
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -54,15 +56,15 @@ class SandboxProcess:
 
     def start(self) -> Self:
         """Start and wait until it answers. Raises RuntimeError with its last words."""
-        command = [sys.executable, "-m", "digest_pipeline.lab.sandbox", "--until-stdin-closes"]
+        command = [sys.executable, "-m", *self._module(), "--until-stdin-closes"]
         command += ["--store", str(self.store), *arguments(self.settings)]
         environment = os.environ | {API_KEY_VARIABLE: self.settings.api_key}
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, env=environment
             )
-        ready = self._ready_line(self._process)
-        port = int(str(ready["url"]).rpartition(":")[2])
+        self.ready = self._ready_line(self._process)
+        port = int(str(self.ready["url"]).rpartition(":")[2])
         self.settings = replace(self.settings, port=port)
         return self
 
@@ -101,6 +103,10 @@ class SandboxProcess:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
+
+    def _module(self) -> list[str]:
+        """Return which module serves, and the options that it needs beside the sandbox's."""
+        return ["digest_pipeline.lab.sandbox"]
 
     @property
     def _log(self) -> Path:

@@ -68,6 +68,10 @@ class Provider:
         given = request.headers.get("Authorization", "").encode("utf-8", "surrogateescape")
         return hmac.compare_digest(given, self._bearer)
 
+    def refused_for(self, units: int) -> float | None:
+        """Take so many permits of the rate limit and return None, or return how many seconds to wait."""
+        return self._limiter.refused_for(units, time.monotonic())
+
     async def turn_away(
         self, request: web.BaseRequest, shared: Request, keys: list[str]
     ) -> web.Response | None:
@@ -76,7 +80,7 @@ class Provider:
             problem, verdict, wait = _UNAUTHORIZED, Verdict.UNAUTHORIZED, None
         else:
             problem, verdict = _THROTTLED, Verdict.THROTTLED
-            wait = self._limiter.refused_for(len(keys), time.monotonic())
+            wait = self.refused_for(len(keys))
             if wait is None:
                 return None
         for key in keys:

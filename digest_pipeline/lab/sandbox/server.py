@@ -24,9 +24,9 @@ import gc
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from aiohttp import web
 
@@ -44,6 +44,10 @@ MAX_BODY = 64 * 1024 * 1024
 _NOT_FOUND = Problem(404, "not_found", "no such route")
 
 
+Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
+StoreT = TypeVar("StoreT", bound=Store)
+
+
 def serve(
     settings: SandboxSettings, store: Path, ready: Callable[[str], None], until_stdin_closes: bool = False
 ) -> None:
@@ -51,15 +55,30 @@ def serve(
 
     With ``until_stdin_closes`` it also ends when its parent goes away.
     """
-    asyncio.run(_run(settings, store, ready, until_stdin_closes))
+    serve_with(lambda: Store(store), _sandbox, settings, ready, until_stdin_closes)
+
+
+def serve_with(
+    open_store: Callable[[], StoreT],
+    handler: Callable[[SandboxSettings, StoreT], Handler],
+    settings: SandboxSettings,
+    ready: Callable[[str], None],
+    until_stdin_closes: bool,
+) -> None:
+    """As ``serve``, with another store and other answers. Both are made on the event loop."""
+    asyncio.run(_run(open_store, handler, settings, ready, until_stdin_closes))
 
 
 async def _run(
-    settings: SandboxSettings, path: Path, ready: Callable[[str], None], until_stdin_closes: bool
+    open_store: Callable[[], StoreT],
+    handler: Callable[[SandboxSettings, StoreT], Handler],
+    settings: SandboxSettings,
+    ready: Callable[[str], None],
+    until_stdin_closes: bool,
 ) -> None:
-    store = Store(path)
+    store = open_store()
     ended = _end_signal(until_stdin_closes)
-    runner = web.ServerRunner(_server(Provider(settings, store)), shutdown_timeout=0.1)
+    runner = web.ServerRunner(_server(handler(settings, store)), shutdown_timeout=0.1)
     await runner.setup()
     try:
         site = web.TCPSite(runner, settings.host, settings.port, backlog=1024)
@@ -74,7 +93,7 @@ async def _run(
         store.close()
 
 
-def _server(provider: Provider) -> web.Server:
+def _server(handler: Handler) -> web.Server:
     # The low-level server: routing tables, middlewares and the access log cost a third of the rate.
     loop = asyncio.get_running_loop()
 
@@ -82,7 +101,7 @@ def _server(provider: Provider) -> web.Server:
         return web.BaseRequest(message, payload, protocol, writer, task, loop, client_max_size=MAX_BODY)
 
     return web.Server(
-        _dispatcher(provider),
+        handler,
         request_factory=request_factory,
         # Only so does a handler that stays silent on purpose end when its client leaves.
         handler_cancellation=True,
@@ -91,7 +110,8 @@ def _server(provider: Provider) -> web.Server:
     )
 
 
-def _dispatcher(provider: Provider) -> Callable[[web.BaseRequest], Any]:
+def _sandbox(settings: SandboxSettings, store: Store) -> Handler:
+    provider = Provider(settings, store)
     routes, admin = Routes(provider), Admin(provider)
     public = {
         ("POST", "/v1/messages"): routes.send,
