@@ -18,6 +18,7 @@ from digest_pipeline.content.rendering import Renderer, RenderInputs, header_dat
 from digest_pipeline.content.templates import FrozenTemplate, load_template
 from digest_pipeline.eligibility.dating import require_dated_inside
 from digest_pipeline.eligibility.source import Snapshot, Source
+from digest_pipeline.eligibility.unsubscribe_links import signer_of
 from digest_pipeline.errors import BuildSupersededError, LedgerError
 from digest_pipeline.ledger import manifests, reads
 from digest_pipeline.ledger.engine import Ledger
@@ -121,6 +122,7 @@ def render_inputs(digest: Digest, template: FrozenTemplate) -> RenderInputs:
         reply_to=digest.content.reply_to,
         list_id=digest.content.list_id,
         unsubscribe_url=digest.content.unsubscribe_url,
+        feedback_id=digest.content.feedback_id,
         date=header_date(datetime.now(UTC).replace(microsecond=0)),
         boundary_seed=uuid.uuid4().hex,
         library_versions=library_versions(),
@@ -128,9 +130,15 @@ def render_inputs(digest: Digest, template: FrozenTemplate) -> RenderInputs:
 
 
 def make_renderer(digest: Digest, period: Period, template: FrozenTemplate, inputs: RenderInputs) -> Renderer:
-    """Return the renderer of one period."""
+    """Return the renderer of one period. Raises SpecError for links that need a key where there is none."""
     return Renderer(
-        template, inputs, digest.title or digest.name, period.label, period.first_day, period.last_day
+        template,
+        inputs,
+        digest.title or digest.name,
+        period.label,
+        period.first_day,
+        period.last_day,
+        sign=signer_of(inputs.unsubscribe_url),
     )
 
 

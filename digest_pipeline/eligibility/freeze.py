@@ -12,6 +12,7 @@ from digest_pipeline import faults
 from digest_pipeline.eligibility.drift import Drift, drift_or_none
 from digest_pipeline.eligibility.selection import Exclusion, Selected, select_rows
 from digest_pipeline.eligibility.source import Source
+from digest_pipeline.eligibility.unsubscribe_links import signer_of
 from digest_pipeline.errors import BuildSupersededError, LedgerError
 from digest_pipeline.keys import DEFAULT_TENANT
 from digest_pipeline.ledger import manifests, reads
@@ -63,11 +64,13 @@ def freeze(ledger: Ledger, source: Source, digest: Digest, period: Period, run_i
 
     Bounded memory whatever the number of customers. Killed half-way, nothing it wrote counts: the
     next call starts again under a new build token. Two calls at once: one builds, the other waits and
-    returns the same manifest. Raises SourceError; LedgerError when the other build does not end.
+    returns the same manifest. Raises SourceError; LedgerError when the other build does not end; SpecError,
+    before anything is written, for unsubscribe links that nothing can sign.
     """
     began = time.monotonic()
     if found := _sealed(ledger, digest, period):
         return _with_drift(ledger, source, digest, period, found)
+    signer_of(digest.content.unsubscribe_url)
     try:
         _build(ledger, source, digest, period, run_id)
     except BuildSupersededError:

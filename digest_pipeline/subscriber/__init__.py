@@ -1,0 +1,1 @@
+"""The HTTPS end: what receives pushes, provider events and unsubscribe requests."""

@@ -1,0 +1,1 @@
+"""What providers report: one small module for each, and the routes that they call."""
