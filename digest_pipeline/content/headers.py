@@ -1,4 +1,9 @@
-"""The headers of bulk mail: identity, list, and one-click unsubscription (RFC 8058)."""
+"""The headers of bulk mail: identity, list, and one-click unsubscription (RFC 8058).
+
+``Auto-Submitted: auto-generated`` is what RFC 3834 (section 5) asks of mail that a periodic process makes:
+it keeps absence notices from answering. There is no ``Precedence``: no standard defines it, and RFC 3834
+(section 3.1.8) discourages it.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +17,7 @@ from digest_pipeline.errors import SpecError
 
 _URL = re.compile(r"https?://[!-;=?-~]+").fullmatch
 _LIST_ID = re.compile(r"(?:[ -;=?-~]* )?<[A-Za-z0-9._-]+>").fullmatch
+_FEEDBACK_ID = re.compile(r"(?:[A-Za-z0-9._-]{0,64}:){0,3}[A-Za-z0-9._-]{5,15}").fullmatch
 _PLACEHOLDER = re.compile(r"\{([^{}]*)\}")
 
 
@@ -29,6 +35,7 @@ class HeaderPlan:
         list_id: str,
         date: str,
         unsubscribe_url: str,
+        feedback_id: str = "",
         sign: Callable[[str], str] | None,
     ) -> None:
         mailbox = parse_mailbox(sender, "From")
@@ -40,6 +47,9 @@ class HeaderPlan:
             self._fixed.append(("Reply-To", str(parse_mailbox(reply_to, "Reply-To"))))
         if list_id:
             self._fixed.append(("List-Id", _list_id(list_id)))
+        if feedback_id:
+            self._fixed.append(("Feedback-ID", _feedback_id(feedback_id)))
+        self._fixed.append(("Auto-Submitted", "auto-generated"))
         self._url = _checked_pattern(unsubscribe_url, can_sign=sign is not None)
         self._sign = sign
 
@@ -79,6 +89,16 @@ def _list_id(text: str) -> str:
     if not _LIST_ID(value):
         raise SpecError("list_id: write it like customer-digest.example.com or News <news.example.com>")
     return value
+
+
+def _feedback_id(text: str) -> str:
+    """Return a Feedback-ID as Gmail documents it: up to three identifiers, and a sender's of 5 to 15 characters."""
+    if not _FEEDBACK_ID(text):
+        raise SpecError(
+            "feedback_id: write up to three identifiers and one of 5 to 15 characters for the sender, in ASCII "
+            "and separated by colons, as in weekly:digest::shopnews"
+        )
+    return text
 
 
 def _checked_pattern(pattern: str, *, can_sign: bool) -> str:

@@ -17,6 +17,7 @@ from importlib.metadata import version
 from typing import Any, Self
 
 from digest_pipeline.addresses import clean_line, clean_name, clean_text
+from digest_pipeline.content import inlining
 from digest_pipeline.content.headers import HeaderPlan
 from digest_pipeline.content.message import Message
 from digest_pipeline.content.templates import HTML, SUBJECT, TEXT, FrozenTemplate, compile_parts, explain
@@ -40,6 +41,7 @@ class RenderInputs:
     reply_to: str = ""
     list_id: str = ""
     unsubscribe_url: str = ""
+    feedback_id: str = ""
     library_versions: Mapping[str, str]
 
     def to_dict(self) -> dict[str, Any]:
@@ -60,6 +62,7 @@ def header_date(instant: datetime) -> str:
 def library_versions() -> dict[str, str]:
     """Return the versions that rendered bytes depend on."""
     return {
+        "css-inline": version("css-inline"),
         "jinja2": version("jinja2"),
         "markupsafe": version("markupsafe"),
         "python": platform.python_version(),
@@ -106,9 +109,11 @@ class Renderer:
             list_id=inputs.list_id,
             date=inputs.date,
             unsubscribe_url=inputs.unsubscribe_url,
+            feedback_id=inputs.feedback_id,
             sign=sign,
         )
         self._boundary_seed = inputs.boundary_seed
+        self._has_style = inlining.has_style(self._sources[HTML])
 
     def render(
         self, operation_key: str, customer: Mapping[str, Any], items: Sequence[Mapping[str, Any]]
@@ -135,10 +140,23 @@ class Renderer:
             to_name=to_name,
             subject=subject,
             text=_body(self._part(TEXT, variables)),
-            html=_body(self._part(HTML, variables)),
+            html=_body(self._html(variables)),
             headers=self._headers.headers(operation_key, url),
             boundary=_boundary(self._boundary_seed, operation_key),
         )
+
+    def _html(self, variables: dict[str, Any]) -> str:
+        html = self._part(HTML, variables)
+        if not self._has_style:
+            return html
+        try:
+            return inlining.inlined(clean_text(html))
+        except ValueError as error:
+            problem = TemplateError(
+                f"template part {HTML}: its CSS cannot be inlined ({type(error).__name__})"
+            )
+        # Raised outside the handler: the cause may quote the message.
+        raise problem
 
     def _part(self, part: str, variables: dict[str, Any]) -> str:
         template = self._parts[part]

@@ -19,6 +19,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from digest_pipeline.addresses import clean_text
 from digest_pipeline.content.filters import FILTERS
+from digest_pipeline.content.inlining import require_no_loading
 from digest_pipeline.errors import TemplateError
 
 SUBJECT = "subject.txt.j2"
@@ -52,6 +53,7 @@ class FrozenTemplate:
         if set(sources) != set(PARTS) or len(parts) != len(PARTS):
             raise TemplateError(f"a template has exactly the parts {', '.join(PARTS)}")
         compile_parts(sources, {})
+        require_no_loading(sources[HTML], HTML)
         return cls(json.dumps(sources, ensure_ascii=False, sort_keys=True, separators=(",", ":")))
 
     @classmethod

@@ -73,6 +73,66 @@ def test_rows_of_either_database_in_any_order_give_the_same_bytes():
     assert made.render(KEY, {"name": "Ann"}, [monday, tuesday]) == made.render(KEY, {"name": "Ann"}, as_dates)
 
 
+STYLED = """<!DOCTYPE html><html><head><style>
+.a { color: red } p { margin: 0 } .a { color: blue }
+@media (prefers-color-scheme: dark) { .a { color: white !important } }
+</style></head><body><p class="a" style="padding: 1px">{{ customer.name }}</p></body></html>"""
+
+
+def test_rules_of_a_style_element_move_to_what_they_match_and_media_queries_stay():
+    html = renderer(template(body__html__j2=STYLED)).render(KEY, {"name": "Ann"}, [ROW]).html
+    assert '<p class="a" style="margin: 0;color: blue;padding: 1px">Ann</p>' in html
+    assert "@media (prefers-color-scheme: dark)" in html
+    assert "red" not in html
+    assert html.startswith("<!DOCTYPE html>")
+
+
+def test_a_name_that_looks_like_a_style_changes_no_rule_and_stays_text():
+    name = "</p><style>p { color: lime }</style>"
+    html = renderer(template(body__html__j2=STYLED)).render(KEY, {"name": name}, [ROW]).html
+    assert "&lt;style&gt;p { color: lime }&lt;/style&gt;" in html
+    assert 'style="margin: 0;color: blue;padding: 1px"' in html
+
+
+def test_half_a_character_in_a_styled_part_is_replaced_and_stops_nobody():
+    """INP-09: what inlines takes only text that can be encoded."""
+    body = STYLED.replace("customer.name", "customer.raw")
+    html = renderer(template(body__html__j2=body)).render(KEY, {"raw": "Z\ud83d\x00!"}, [ROW]).html
+    assert ">Z\ufffd!</p>" in html
+
+
+def test_a_part_without_a_style_element_is_left_as_it_was_written():
+    assert renderer(template(body__html__j2="<td>cell")).render(KEY, {}, [ROW]).html == "<td>cell\n"
+
+
+@pytest.mark.parametrize(
+    "reference",
+    [
+        '<link href="https://cdn.example/a.css" rel="stylesheet">',
+        "<LINK REL=StyleSheet HREF=a.css>",
+        "<style>@import url(https://cdn.example/a.css);</style>",
+    ],
+)
+def test_a_style_sheet_elsewhere_is_refused_with_its_line(reference):
+    with pytest.raises(TemplateError, match=r"body\.html\.j2, line 2: refers to a style sheet elsewhere"):
+        template(body__html__j2=f"<p>{{# @import is refused #}}</p>\n{reference}")
+
+
+def test_no_style_sheet_is_fetched_for_what_a_row_brings(tmp_path):
+    """Neither over the network, where a refused connection would raise, nor from this machine's files."""
+    (tmp_path / "a.css").write_text("p { color: lime }", encoding="utf-8")
+    body = STYLED.replace("<style>", "{{ customer.raw|safe }}<style>")
+    made = renderer(template(body__html__j2=body))
+    for place in ("http://127.0.0.1:9/a.css", (tmp_path / "a.css").as_uri(), str(tmp_path / "a.css")):
+        raw = f'<link rel="stylesheet" href="{place}">'
+        html = made.render(KEY, {"name": "Ann", "raw": raw}, [ROW]).html
+        assert "lime" not in html
+
+
+def test_the_version_of_what_inlines_is_frozen_with_the_inputs():
+    assert library_versions()["css-inline"].startswith("0.")
+
+
 def test_the_shipped_mail_is_small_for_the_customer_who_bought_most():
     made = renderer(shipped(), unsubscribe_url="https://example.com/u/{operation_key}")
     assert len(made.render(KEY, {"name": "Ann"}, [ROW] * 23).html.encode()) < 8000
@@ -181,6 +241,7 @@ def test_headers_are_those_of_bulk_mail_and_derive_from_the_key():
         template(),
         reply_to='"Shop, Help" <help@example.com>',
         list_id="digest.example.com",
+        feedback_id="weekly:digest::shopnews",
         unsubscribe_url="https://example.com/u?k={operation_key}&t={token}",
         sign=lambda key: f"signed {len(key)}",
     ).render(KEY, {"name": "Ann"}, [ROW])
@@ -190,6 +251,8 @@ def test_headers_are_those_of_bulk_mail_and_derive_from_the_key():
         ("Message-ID", message_id),
         ("Reply-To", '"Shop, Help" <help@example.com>'),
         ("List-Id", "<digest.example.com>"),
+        ("Feedback-ID", "weekly:digest::shopnews"),
+        ("Auto-Submitted", "auto-generated"),
         (
             "List-Unsubscribe",
             "<https://example.com/u?k=customer_digest%3A1997-W12%3Acdnow-00042&t=signed%2036>",
@@ -201,7 +264,7 @@ def test_headers_are_those_of_bulk_mail_and_derive_from_the_key():
 
 def test_without_an_unsubscribe_address_there_is_no_such_header():
     names = [name for name, _ in renderer(template()).render(KEY, {}, [ROW]).headers]
-    assert names == ["Date", "Message-ID", "X-Operation-Key"]
+    assert names == ["Date", "Message-ID", "Auto-Submitted", "X-Operation-Key"]
 
 
 def test_two_deliveries_share_neither_message_id_nor_boundary():
@@ -221,6 +284,10 @@ def test_two_deliveries_share_neither_message_id_nor_boundary():
         {"reply_to": "a@example.com, b@example.com"},
         {"list_id": "two words"},
         {"list_id": "a\r\nBcc: x"},
+        {"feedback_id": "a:b:c:d:shopnews"},
+        {"feedback_id": "weekly:shop"},
+        {"feedback_id": "weekly:sh\u00f6pnews"},
+        {"feedback_id": "shopnews\r\nBcc: x"},
         {"unsubscribe_url": "mailto:x@example.com"},
         {"unsubscribe_url": "https://example.com/a b"},
         {"unsubscribe_url": "https://example.com/{customer}"},
