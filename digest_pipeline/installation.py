@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from datetime import UTC, datetime
 
+from digest_pipeline import redaction
 from digest_pipeline.eligibility.source import Source
 from digest_pipeline.errors import SpecError
 from digest_pipeline.gateways import registry
-from digest_pipeline.gateways.base import Gateway
+from digest_pipeline.gateways.base import BatchKey, Capabilities, Gateway, Idempotency
 from digest_pipeline.ledger import migrate
 from digest_pipeline.ledger.engine import Ledger
 from digest_pipeline.outcomes import Proof
@@ -18,6 +20,7 @@ from digest_pipeline.spec import Digest
 
 def open_ledger(settings: Settings) -> Ledger:
     """Return the ledger, checked: it answers and has this build's schema. Raises LedgerError."""
+    redaction.keep_passwords_of(settings.ledger_url)
     ledger = Ledger(settings.ledger_url)
     try:
         migrate.require_current(ledger)
@@ -29,7 +32,9 @@ def open_ledger(settings: Settings) -> Ledger:
 
 def open_source(settings: Settings, digest: Digest) -> Source:
     """Return a digest's customer database. Raises SpecError when its variable is not set."""
-    return Source(digest.source.value().replace("{home}", str(settings.home)))
+    url = digest.source.value()
+    redaction.keep_passwords_of(url)
+    return Source(url.replace("{home}", str(settings.home)))
 
 
 def make_gateway(digest: Digest) -> Gateway:
@@ -42,12 +47,33 @@ def make_gateway(digest: Digest) -> Gateway:
     gateway = digest.gateway.kind
     limits = {"time_out": f"{sending.timeout_seconds:g}s", "connections": str(sending.concurrency)}
     made = registry.create(gateway, settings_of(digest) | limits)
+    _require_batches(digest, made.capabilities)
     if digest.cleanup.proof is Proof.DELIVERED and not made.capabilities.delivered_proof:
         raise SpecError(
             f"cleanup.proof: the {gateway} gateway never says delivered, so nothing would ever be cleaned; "
             "use accepted"
         )
     return made
+
+
+def _require_batches(digest: Digest, can: Capabilities) -> None:
+    """Raise SpecError where this digest can't send as many messages in a call as it says."""
+    kind, size = digest.gateway.kind, digest.sending.batch_size
+    at_once = max(1, digest.rate.burst - math.ceil(digest.rate.per_second / 4))
+    if size > can.batch_size:
+        most = f"at most {can.batch_size} messages" if can.batch_size > 1 else "one message"
+        raise SpecError(f"sending.batch_size ({size}): the {kind} gateway takes {most} in a call")
+    if size > 1 and can.idempotency is Idempotency.REPLAYS and can.batch_key is BatchKey.NONE:
+        raise SpecError(
+            f"sending.batch_size ({size}): the {kind} gateway's keys do not cover a call with several messages, "
+            "so that a lost answer could lead to a second mail; use 1"
+        )
+    if size > at_once:
+        raise SpecError(
+            f"sending.batch_size ({size}): the messages of a call arrive at once, and rate.burst "
+            f"({digest.rate.burst}) less a quarter of rate.per_second lets {at_once} do so; raise rate.burst "
+            f"to {size + math.ceil(digest.rate.per_second / 4)} or lower sending.batch_size"
+        )
 
 
 def settings_of(digest: Digest) -> dict[str, str]:
@@ -62,7 +88,10 @@ def settings_of(digest: Digest) -> dict[str, str]:
             f"gateway.settings.{min(found)}: a secret comes from the environment, as "
             f"{min(found)}: {{env: {kind.upper()}_{min(found).upper()}}}"
         )
-    return digest.gateway.resolved()
+    resolved = digest.gateway.resolved()
+    if kind in registry.KINDS:
+        redaction.keep_secret(*(resolved[name] for name in registry.KINDS[kind].secrets & resolved.keys()))
+    return resolved
 
 
 def find_period(settings: Settings, digest_name: str, label: str) -> tuple[Digest, Period]:

@@ -11,12 +11,31 @@
 | DIGEST_UI_URL          | none                         | the Dagster UI, for links in notifications   |
 | DIGEST_REPORTS_URL     | none: reports are shown as paths | http(s) URL under which that folder is served |
 | DIGEST_EXECUTOR        | in_process                   | celery: steps run on dagster-celery's workers |
+| DIGEST_UNSUBSCRIBE_KEYS | none                        | keys that sign unsubscribe links, newest first; a secret |
+
+What authenticates the events that a provider reports at ``/events/<provider>``; a provider without it
+is not listened to. Each may hold several values (the newest first, for a rotation), separated by commas
+or spaces.
+
+| variable                        | what it is                                                  |
+|---------------------------------|-------------------------------------------------------------|
+| DIGEST_EVENTS_RESEND_SECRET     | the webhook's signing secret, ``whsec_...``                  |
+| DIGEST_EVENTS_POSTMARK_SECRET   | ``user:password`` of the webhook's URL                       |
+| DIGEST_EVENTS_POSTMARK_NETWORKS | addresses or networks that may call; any without it          |
+| DIGEST_EVENTS_POSTMARK_SERVERS  | ids of the Postmark servers that are ours; any without it    |
+| DIGEST_EVENTS_MAILJET_SECRET    | ``user:password`` of the webhook's URL                       |
+| DIGEST_EVENTS_SENDGRID_KEY      | the public key that verifies signed events                   |
+| DIGEST_EVENTS_MAILGUN_SECRET    | the HTTP webhook signing key                                 |
+| DIGEST_EVENTS_BREVO_SECRET      | the webhook's bearer token                                   |
+| DIGEST_EVENTS_SES_TOPICS        | ARNs of the SNS topics that are ours                         |
 """
 
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 from urllib.parse import urlsplit
@@ -29,6 +48,22 @@ PACKAGED_SPECS = Path(__file__).parent / "specs"
 DEMO_SPECS = Path(__file__).parent / "demo" / "specs"
 
 Executor = Literal["in_process", "celery"]
+
+EVENT_SETTINGS = (
+    "RESEND_SECRET",
+    "POSTMARK_SECRET",
+    "POSTMARK_NETWORKS",
+    "POSTMARK_SERVERS",
+    "MAILJET_SECRET",
+    "SENDGRID_KEY",
+    "MAILGUN_SECRET",
+    "BREVO_SECRET",
+    "SES_TOPICS",
+)
+"""What a provider's events are authenticated by: variables, behind ``DIGEST_EVENTS_``."""
+
+SHORTEST_KEY = 16
+"""Characters of a key that signs."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +79,9 @@ class Settings:
     ui_url: str = ""
     reports_url: str = ""
     executor: Executor = "in_process"
+    # Secrets: never in a repr.
+    unsubscribe_keys: tuple[str, ...] = field(default=(), repr=False)
+    events: Mapping[str, tuple[str, ...]] = field(default_factory=dict, repr=False)
 
     @classmethod
     def from_environment(cls) -> Settings:
@@ -59,6 +97,8 @@ class Settings:
             ui_url=_web_address("DIGEST_UI_URL"),
             reports_url=_web_address("DIGEST_REPORTS_URL"),
             executor=_executor("DIGEST_EXECUTOR"),
+            unsubscribe_keys=unsubscribe_keys(),
+            events={name: found for name in EVENT_SETTINGS if (found := _several(f"DIGEST_EVENTS_{name}"))},
         )
 
     def digests(self) -> dict[str, Digest]:
@@ -72,6 +112,20 @@ class Settings:
         if name not in digests:
             raise InputError(f"no digest called {name!r} in {self.specs}; there are: {', '.join(digests)}")
         return digests[name]
+
+
+def unsubscribe_keys() -> tuple[str, ...]:
+    """Return the keys that sign unsubscribe links, newest first. Raises InputError for one that is too short."""
+    keys = _several("DIGEST_UNSUBSCRIBE_KEYS")
+    if any(len(key) < SHORTEST_KEY for key in keys):
+        raise InputError(
+            f"DIGEST_UNSUBSCRIBE_KEYS holds a key that is too short to sign with: at least {SHORTEST_KEY} characters"
+        )
+    return keys
+
+
+def _several(variable: str) -> tuple[str, ...]:
+    return tuple(part for part in re.split(r"[\s,]+", os.environ.get(variable) or "") if part)
 
 
 def _is_on(variable: str) -> bool:

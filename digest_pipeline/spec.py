@@ -26,6 +26,7 @@ from digest_pipeline.errors import PeriodError, SpecError
 from digest_pipeline.keys import DEFAULT_TENANT
 from digest_pipeline.outcomes import Proof
 from digest_pipeline.periods import Cadence, Period, last_ended, parse_period, periods_between, require_ended
+from digest_pipeline.spec_suppression import Suppression
 
 # No wider than what Dagster takes for an owner, so that a wrong one is told here, with its file and field.
 _OWNER = re.compile(r"(team:\S+|[A-Za-z0-9._%+-]+@[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)*\.[A-Za-z]{2,7})\Z").match
@@ -90,6 +91,11 @@ class ContentSource(Query):
     reply_to: str = Field("", description="the Reply-To header")
     list_id: str = Field("", description="the List-Id header")
     unsubscribe_url: str = Field("", description="for List-Unsubscribe; may hold {operation_key}")
+    feedback_id: str = Field(
+        "",
+        pattern=r"^((?:[A-Za-z0-9._-]{0,64}:){0,3}[A-Za-z0-9._-]{5,15})?$",
+        description="the Feedback-ID header: up to three identifiers and a sender's of 5 to 15 characters, a:b:c:sender",
+    )
 
 
 class GatewayChoice(_Strict):
@@ -133,6 +139,9 @@ class Sending(_Strict):
     senders: int = Field(1, ge=1, le=64, description="ops that send; more than one needs other machines")
     lanes: int = Field(2, ge=1, le=32, description="claim-send-settle loops in a sender")
     concurrency: int = Field(50, ge=1, le=2000, description="provider calls under way in a sender")
+    batch_size: int = Field(
+        1, ge=1, le=1000, description="messages in one provider call, where the gateway can"
+    )
     timeout_seconds: float = Field(30, gt=0, le=600, description="of one provider call")
     lease_seconds: float = Field(180, gt=0, le=7200, description="after it, a claim counts as unknown")
     in_run_wait_seconds: float = Field(60, ge=0, le=3600, description="longest wait inside a run")
@@ -338,6 +347,7 @@ class Digest(_Strict):
     late: LatePolicy = LatePolicy()
     cleanup: Cleanup = Cleanup()
     retention: Retention = Retention()
+    suppression: Suppression = Suppression()
     objective: Objective = Objective()
     replay: Replay = Replay()
     notify: Notify = Notify()

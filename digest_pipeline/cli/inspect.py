@@ -1,23 +1,19 @@
-"""Commands that only look: status, trace, preview, report, gateways."""
+"""Commands that only look: status, trace, report, gateways."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import click
 
-from digest_pipeline.cli.common import chosen, digest_option, need_source, period_options, sandbox_for
-from digest_pipeline.cli.output import json_option, results, say, show, show_rows
-from digest_pipeline.content.message import Message
-from digest_pipeline.content.mime import to_mime
+from digest_pipeline.cli.common import chosen, digest_option, period_options, sandbox_for
+from digest_pipeline.cli.output import json_option, say, show, show_rows
 from digest_pipeline.errors import InputError
 from digest_pipeline.gateways import registry
 from digest_pipeline.installation import open_ledger, open_source
 from digest_pipeline.ledger import pauses, reads
-from digest_pipeline.operations.preview import preview_message
 from digest_pipeline.operations.trace import trace as trace_key
 from digest_pipeline.settings import Settings
 from digest_pipeline.spec import Digest
@@ -116,50 +112,6 @@ def trace(key: str, as_json: bool) -> None:
         "detail",
     )
     show_rows("attempts", [{name: one[name] for name in shown} for one in found.attempts])
-
-
-@click.command()
-@period_options
-@click.option("--customer", "customer_id", required=True, help="The customer's id.")
-@click.option(
-    "--out", type=click.Path(path_type=Path, file_okay=False), default=None, help="Write .eml and .html here."
-)
-@json_option
-def preview(digest_name: str, label: str, customer_id: str, out: Path | None, as_json: bool) -> None:
-    """The mail of one customer, frozen or as it would be frozen now. Sends and writes nothing to the ledger."""
-    settings, digest, period = chosen(digest_name, label)
-    need_source(settings)
-    with open_ledger(settings) as ledger, open_source(settings, digest) as source:
-        found = preview_message(ledger, source, digest, period, customer_id)
-    facts: dict[str, Any] = {
-        "operation_key": found.operation_key,
-        "frozen": found.frozen,
-        "state": found.state,
-    }
-    if found.message is None:
-        show("preview", facts | {"message": f"none: {found.reason}"}, as_json)
-        return
-    if out is not None:
-        facts["files"] = _write(out, found.operation_key, found.message, found.recipient)
-    if as_json:
-        click.echo(
-            json.dumps(
-                facts
-                | {"subject": found.message.subject, "text": found.message.text, "html": found.message.html}
-            )
-        )
-        return
-    show("preview", facts | {"subject": found.message.subject}, False)
-    results.print(found.message.text, markup=False)
-
-
-def _write(folder: Path, key: str, message: Message, recipient: str) -> list[str]:
-    folder.mkdir(parents=True, exist_ok=True)
-    name = "".join(c if c.isalnum() or c in "._-" else "_" for c in key)
-    eml, html = folder / f"{name}.eml", folder / f"{name}.html"
-    eml.write_bytes(to_mime(message, recipient))
-    html.write_text(message.html, encoding="utf-8")
-    return [str(eml), str(html)]
 
 
 @click.command()

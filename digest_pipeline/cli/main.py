@@ -11,7 +11,8 @@ from sqlalchemy.exc import DBAPIError
 
 from digest_pipeline.cli.output import EXIT_CODES, say
 from digest_pipeline.errors import DigestError
-from digest_pipeline.telemetry import configure_logging
+from digest_pipeline.redaction import redact
+from digest_pipeline.telemetry import configure_logging, redact_tracebacks
 
 
 @click.group(
@@ -39,6 +40,11 @@ def _add_commands() -> None:
     from digest_pipeline.cli.demo import demo
     from digest_pipeline.cli.gate import gate
     from digest_pipeline.cli.notify import notify
+    from digest_pipeline.cli.preview import preview
+    from digest_pipeline.cli.send_test import send_test
+    from digest_pipeline.cli.subscriber import content, subscriber
+    from digest_pipeline.cli.suppress import suppress
+    from digest_pipeline.cli.worker import worker
     from digest_pipeline.lab.bench.command import bench
     from digest_pipeline.lab.command import lab
 
@@ -49,6 +55,9 @@ def _add_commands() -> None:
         operate.db,
         operate.run,
         operate.check,
+        worker,
+        subscriber,
+        content,
         gate,
         letters.dead_letters,
         decide.replay,
@@ -58,9 +67,11 @@ def _add_commands() -> None:
         govern.resume,
         govern.close,
         govern.erase,
+        suppress,
         inspect.status,
         inspect.trace,
-        inspect.preview,
+        preview,
+        send_test,
         inspect.report,
         inspect.gateways,
         notify,
@@ -75,6 +86,7 @@ _add_commands()
 
 def main() -> None:
     """Run the command and end the process: 2 for what a person has to correct, 1 for other failures."""
+    redact_tracebacks()
     # Dagster and its plugins phone home and print banners unless told otherwise.
     os.environ.setdefault("DAGSTER_DISABLE_TELEMETRY", "yes")
     try:
@@ -86,7 +98,7 @@ def main() -> None:
         say.print("stopped")
         sys.exit(130)
     except DigestError as error:
-        say.print(f"[bold red]error:[/] {escape(str(error))}")
+        say.print(f"[bold red]error:[/] {escape(redact(str(error)))}")
         sys.exit(error.exit_code)
     except DBAPIError as error:
         # Its class and SQLSTATE only: the driver's text can quote values, but for what it finds missing.

@@ -19,8 +19,8 @@ from digest_pipeline.defs.plans import send_plan
 from digest_pipeline.defs.resources import Installation
 from digest_pipeline.delivery import run as delivery
 from digest_pipeline.errors import InputError
-from digest_pipeline.ledger import gates, migrate
-from digest_pipeline.operations.late import allow_late
+from digest_pipeline.ledger import gates
+from digest_pipeline.operations.late import allow_as_specified, allow_late
 from digest_pipeline.periods import Period
 from digest_pipeline.reconciliation.publish import publish_report
 from digest_pipeline.reconciliation.reporting.figures import Figures, read_figures
@@ -85,9 +85,7 @@ def _plan_op(digest: Digest) -> dg.OpDefinition:
         plan = send_plan(installation, digest, period, context.run.run_id, "plan")
         ledger = installation.ledger
         with ledger.read() as conn:
-            migrate.require_same_environment(conn, plan.environment)
-            if plan.witness is not None:
-                plan.witness.check(conn)
+            delivery.require_may_send(conn, plan.environment, plan.witness)
         _grant_lateness(context, digest, period, installation, config)
         ledger.transact(lambda conn: delivery.prepare(conn, plan))
 
@@ -103,12 +101,12 @@ def _grant_lateness(
 ) -> None:
     if config.allow_late and not config.reason.strip():
         raise InputError("allow_late needs a reason: it is written to the audit trail")
-    who, reason, hours = config.by or "dagster", config.reason, config.hours
-    if not config.allow_late:
-        if not digest.late.allow:
-            return
-        who, reason, hours = "specification", digest.late.reason, digest.late.hours
-    if allow_late(installation.ledger, digest, period, who=who, reason=reason, hours=hours):
+    ledger, who, reason = installation.ledger, config.by or "dagster", config.reason
+    if config.allow_late:
+        granted = allow_late(ledger, digest, period, who=who, reason=reason, hours=config.hours)
+    else:
+        granted, who, reason = allow_as_specified(ledger, digest, period), "specification", digest.late.reason
+    if granted:
         context.log.warning("%s %s is sent late, by %s: %s", digest.name, period.label, who, reason)
 
 

@@ -20,13 +20,13 @@ from digest_pipeline.cleanup.retention import MICROS_PER_DAY, kept_for
 from digest_pipeline.defs.resources import Installation
 from digest_pipeline.defs.sensors_missed import MISSED, confirmed, missing_periods
 from digest_pipeline.defs.sensors_runs import Wanted, answer
-from digest_pipeline.defs.sensors_work import assets_for, checks_for, through_the_gate
-from digest_pipeline.delivery.plan import MICROS, gate_name, resend_lifetime
+from digest_pipeline.defs.sensors_work import assets_for, checks_for
+from digest_pipeline.delivery.due_work import sending_of, through_the_gate
+from digest_pipeline.delivery.plan import gate_name
 from digest_pipeline.errors import PeriodError
-from digest_pipeline.gateways.base import Gateway
 from digest_pipeline.instants import as_datetime
 from digest_pipeline.ledger import follow_ups, gates, kept_rows, migrate, reads
-from digest_pipeline.ledger.follow_ups import FollowUp, Sending
+from digest_pipeline.ledger.follow_ups import FollowUp
 from digest_pipeline.ledger.kept_rows import Keeping
 from digest_pipeline.spec import Digest
 
@@ -63,7 +63,7 @@ def _follow_ups(digest: Digest, job: "UnresolvedAssetJobDefinition") -> dg.Senso
         gateway = installation.gateway(digest)
         with _ledger(installation) as conn:
             now = reads.now(conn)
-            found = follow_ups.deliveries(conn, digest.name, _sending(digest, gateway))
+            found = follow_ups.deliveries(conn, digest.name, sending_of(digest, gateway, UNTOUCHED))
             gate = gates.read(conn, gate_name(gateway))
         found, note = through_the_gate(found, gate, now)
         return answer(context, digest, _wanted(digest, found, as_datetime(now)), as_datetime(now), note=note)
@@ -130,13 +130,6 @@ def _ledger(installation: Installation) -> Iterator[Connection]:
         # Every run would refuse to send from it: one failed tick says so, and no run is started for that.
         migrate.require_same_environment(conn, installation.settings.environment)
         yield conn
-
-
-def _sending(digest: Digest, gateway: Gateway) -> Sending:
-    sends = digest.sending.enabled
-    # Where sending is disabled, an unknown that a re-send settles waits like everything else.
-    resends = resend_lifetime(gateway.capabilities, digest.sending.lease_seconds) is not None
-    return Sending(gateway.name, sends, sends or not resends, int(UNTOUCHED.total_seconds() * MICROS))
 
 
 def _keeping(digest: Digest) -> Keeping:

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-import math
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 
 from sqlalchemy import Connection
 
 from digest_pipeline import faults
 from digest_pipeline.delivery import rate_gate
 from digest_pipeline.delivery.plan import MICROS, SendPlan
-from digest_pipeline.ledger import claims, gates
+from digest_pipeline.delivery.turns import Turns
+from digest_pipeline.ledger import batches, claims, gates
 from digest_pipeline.ledger.claims import Batch, Claimed
+from digest_pipeline.ledger.gates import GateState
 
 HORIZON = 400_000
 """Microseconds ahead for which permits are taken: long enough to keep a sender busy over a claim."""
 
-LOOK_FOR_UNKNOWN = 0.5
-"""Seconds between searches for unknown rows that may be sent again, while others are due."""
+BATCH_HORIZON = 1_000_000
+"""The same where a call carries several messages, so that a slow gate lets fuller calls come together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,51 +40,18 @@ class Permitted:
 class Taken:
     """What a claim brought. ``again_in``: seconds until the gate grants; None: the gate is not why."""
 
-    rows: list[Permitted] = field(default_factory=list)
+    calls: list[list[Permitted]] = field(default_factory=list)
+    """What each provider call carries: one row, or several that start at the same instant."""
     suppressed: int = 0
     again_in: float | None = None
     halted: str | None = None
     seen_at: float = 0.0
     """When the gate was read, on the monotonic clock."""
 
-
-@dataclass(slots=True)
-class Turns:
-    """Whose turn it is: manifests one after another, each with its place in the open-work index.
-
-    A held-open snapshot elsewhere keeps settled rows' index entries alive; starting past them keeps
-    a claim as cheap at the end as at the start. ``rewind`` looks at everything once more.
-    """
-
-    manifest_ids: Sequence[int]
-    cursors: dict[int, tuple[int, int]] = field(default_factory=dict)
-    first: int = 0
-    looked: dict[int, float] = field(default_factory=dict)
-    """When each manifest was searched for unknown rows."""
-    skipped: bool = False
-
-    def order(self) -> list[int]:
-        """Return the manifests, another one first each time."""
-        ids = list(self.manifest_ids)
-        self.first = (self.first + 1) % max(1, len(ids))
-        return ids[self.first :] + ids[: self.first]
-
-    def rewind(self) -> bool:
-        """Forget the places; returns whether there were any."""
-        had = bool(self.cursors) or self.skipped
-        self.cursors.clear()
-        self.looked.clear()
-        self.skipped = False
-        return had
-
-    def time_for_unknown(self, manifest_id: int) -> bool:
-        """Whether to search for unknown rows now: nearly always there are none, and it is a query."""
-        now = time.monotonic()
-        if now - self.looked.get(manifest_id, -math.inf) < LOOK_FOR_UNKNOWN:
-            self.skipped = True
-            return False
-        self.looked[manifest_id] = now
-        return True
+    @property
+    def rows(self) -> list[Permitted]:
+        """Every row that was claimed."""
+        return [row for call in self.calls for row in call]
 
 
 def claim(
@@ -97,12 +66,18 @@ def claim(
     read_at = time.monotonic()
     faults.reach(faults.Point.AFTER_GATE)
     gate = locked[plan.gate]
-    grant = rate_gate.grant(gate, now + int(lead * MICROS), wanted, HORIZON)
+    at = _Moment(now, read_at, anchor, lead)
+    repeat = _claim_batch(conn, plan, turns, gate, at) if plan.keyed_batches else None
+    if repeat is not None and repeat.calls:
+        return repeat
+    grant = rate_gate.grant(
+        gate, now + int(lead * MICROS), wanted, HORIZON if plan.batch_size == 1 else BATCH_HORIZON
+    )
     if not grant.starts:
         again_in = None if grant.again_at is None else max(0.0, (grant.again_at - now) / MICROS)
         return Taken(again_in=again_in, halted=gate.halt_reason if grant.halted else None)
-    # The gate let some start: if none is claimed, it is because none is due, not because of the gate.
-    taken = Taken(seen_at=read_at)
+    # The gate let some start: if none is claimed, it is because none is due, or a batch needs more permits.
+    taken = Taken(seen_at=read_at, again_in=None if repeat is None else repeat.again_in)
     rows: list[Claimed] = []
     for manifest_id in turns.order():
         for batch in _claim_in(conn, plan, turns, manifest_id, len(grant.starts) - len(rows)):
@@ -110,16 +85,76 @@ def claim(
             taken.suppressed += batch.suppressed
     used = grant.starts[: len(rows)]
     gates.save(conn, rate_gate.charge(gate, used, now))
-    sending = plan.digest.sending
-    fence = anchor + sending.lease_seconds - sending.timeout_seconds - 1.0
-    taken.rows = [
-        Permitted(row, read_at + (start - now) / MICROS, fence, grant.probe)
-        for row, start in zip(rows, used, strict=True)
-    ]
+    calls = list(_calls(plan, rows, rate_gate.most_at_once(gate)))
+    starts = iter(rate_gate.together(used, [len(call) for call in calls]))
+    taken.calls = [[_permitted(plan, row, next(starts), at, grant.probe) for row in call] for call in calls]
     return taken
 
 
-def renew(conn: Connection, plan: SendPlan, wanted: int, lead: float) -> list[float]:
+@dataclass(frozen=True, slots=True)
+class _Moment:
+    """When a claim looked at the gate: by the ledger's clock, by this process's, and by ``delivery.clock``."""
+
+    now: int
+    read_at: float
+    anchor: float
+    lead: float
+
+
+def _permitted(plan: SendPlan, row: Claimed, start: int, at: _Moment, probe: bool) -> Permitted:
+    sending = plan.digest.sending
+    fence = at.anchor + sending.lease_seconds - sending.timeout_seconds - 1.0
+    return Permitted(row, at.read_at + (start - at.now) / MICROS, fence, probe)
+
+
+def _calls(plan: SendPlan, rows: Sequence[Claimed], most: int) -> Iterator[Sequence[Claimed]]:
+    """Divide claimed rows into calls, in order."""
+    size = min(plan.batch_size, most)
+    if size == 1:
+        yield from ([row] for row in rows)
+        return
+
+    def apart(row: Claimed) -> tuple[int, int]:
+        # One key for all: a batch is repeated by manifest, and what is in doubt under its own key goes alone.
+        return (row.manifest_id, row.token if row.is_ambiguous else 0) if plan.keyed_batches else (0, 0)
+
+    for _, alike in groupby(rows, apart):
+        together = list(alike)
+        yield from (together[first : first + size] for first in range(0, len(together), size))
+
+
+def _claim_batch(
+    conn: Connection, plan: SendPlan, turns: Turns, gate: GateState, at: _Moment
+) -> Taken | None:
+    """Claim one whole batch that is in doubt, for the same call again; None: there is none that may go.
+
+    Its size is what it is, so its permits are taken further ahead than others; all start with the last.
+    """
+    lifetime = plan.resend_lifetime
+    if lifetime is None:
+        return None
+    for manifest_id in plan.manifest_ids:
+        if not turns.time_for_unknown(manifest_id, batches=True):
+            continue
+        batch = batches.repeatable(conn, manifest_id, plan.claimer, lifetime)
+        if batch is None:
+            continue
+        horizon = int(plan.digest.sending.lease_seconds * MICROS) // 4
+        grant = rate_gate.grant(gate, at.now + int(at.lead * MICROS), batch.size, horizon)
+        starts = grant.starts * batch.size if grant.probe else grant.starts
+        if len(starts) < batch.size:
+            return Taken(again_in=max(0.0, ((grant.again_at or at.now) - at.now) / MICROS))
+        claimed = batches.claim(conn, manifest_id, batch.id, plan.claimer)
+        turns.look_for_batches_again(manifest_id)
+        if claimed:
+            gates.save(conn, rate_gate.charge(gate, starts, at.now))
+            return Taken(
+                [[_permitted(plan, row, starts[-1], at, grant.probe) for row in claimed]], seen_at=at.read_at
+            )
+    return None
+
+
+def renew(conn: Connection, plan: SendPlan, wanted: int, lead: float, horizon: int = HORIZON) -> list[float]:
     """Take new permits for claimed rows that waited too long for theirs; return when they start.
 
     Those they had stay charged, so the gate lets through less than it could and never more. Fewer
@@ -128,7 +163,7 @@ def renew(conn: Connection, plan: SendPlan, wanted: int, lead: float) -> list[fl
     now, locked = gates.lock(conn, [plan.gate])
     read_at = time.monotonic()
     gate = locked[plan.gate]
-    grant = rate_gate.grant(gate, now + int(lead * MICROS), wanted, HORIZON)
+    grant = rate_gate.grant(gate, now + int(lead * MICROS), wanted, horizon)
     if grant.probe or not grant.starts:
         return []
     gates.save(conn, rate_gate.charge(gate, grant.starts, now))
@@ -138,14 +173,18 @@ def renew(conn: Connection, plan: SendPlan, wanted: int, lead: float) -> list[fl
 def _claim_in(conn: Connection, plan: SendPlan, turns: Turns, manifest_id: int, limit: int) -> list[Batch]:
     if limit <= 0:
         return []
-    batches: list[Batch] = []
+    found: list[Batch] = []
     lifetime = plan.resend_lifetime
     if lifetime is not None and turns.time_for_unknown(manifest_id):
-        batches.append(claims.claim_unknown(conn, manifest_id, limit, plan.claimer, lifetime))
-        limit -= len(batches[0].claimed)
+        found.append(
+            claims.claim_unknown(
+                conn, manifest_id, limit, plan.claimer, lifetime, keyed_batches=plan.keyed_batches
+            )
+        )
+        limit -= len(found[0].claimed)
     if limit > 0:
         batch = claims.claim_due(conn, manifest_id, limit, plan.claimer, turns.cursors.get(manifest_id))
         if batch.cursor is not None:
             turns.cursors[manifest_id] = batch.cursor
-        batches.append(batch)
-    return batches
+        found.append(batch)
+    return found

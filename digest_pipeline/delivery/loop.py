@@ -8,24 +8,26 @@ they arrive; whatever is left when the process dies is found as an expired lease
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import ParamSpec, TypeVar
 
 from sqlalchemy import Connection
 
 from digest_pipeline import faults
-from digest_pipeline.content.message import unpack
 from digest_pipeline.delivery import claiming, clock, gate_keeping, rate_gate
-from digest_pipeline.delivery.claiming import Permitted, Taken, Turns
+from digest_pipeline.delivery.batching import Batches
+from digest_pipeline.delivery.claiming import Permitted, Taken
+from digest_pipeline.delivery.opening import envelope_of
 from digest_pipeline.delivery.pace import Pace
 from digest_pipeline.delivery.plan import MICROS, SendPlan
 from digest_pipeline.delivery.retry_policy import Budget, Settlement, settlement
 from digest_pipeline.delivery.settling import Result, give_back, settle, unsent
-from digest_pipeline.errors import LedgerIntegrityError
+from digest_pipeline.delivery.turns import Turns
 from digest_pipeline.gateways.base import Envelope
 from digest_pipeline.ledger.claims import Claimed
 from digest_pipeline.ledger.engine import Ledger
@@ -40,6 +42,7 @@ from digest_pipeline.outcomes import (
     Throttled,
 )
 
+P = ParamSpec("P")
 T = TypeVar("T")
 SETTLE_EVERY = 0.1
 SLACK = rate_gate.SLACK / MICROS
@@ -67,8 +70,10 @@ class Sender:
     def __init__(self, ledger: Ledger, plan: SendPlan, deadline: float) -> None:
         self.ledger, self.plan, self.deadline = ledger, plan, deadline
         self.tally = Tally()
-        self.pace = Pace(plan.digest.sending.concurrency, SLACK, plan.digest.rate.per_second)
-        self._claimed: asyncio.Queue[Permitted | None] = asyncio.Queue()
+        under_way = plan.digest.sending.concurrency * plan.batch_size
+        self.pace = Pace(under_way, SLACK, plan.digest.rate.per_second)
+        self._claimed: asyncio.Queue[Sequence[Permitted] | None] = asyncio.Queue()
+        self._batches = Batches(self)
         self._results: asyncio.Queue[Result | None] = asyncio.Queue()
         self._threads = ThreadPoolExecutor(plan.digest.sending.lanes + 2, thread_name_prefix="ledger")
         self._late = 0
@@ -92,12 +97,12 @@ class Sender:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._settle_results())
                 async with asyncio.TaskGroup() as calls:
-                    for _ in range(self.pace.concurrency):
+                    for _ in range(self.plan.digest.sending.concurrency):
                         calls.create_task(self._send_claimed())
                     async with asyncio.TaskGroup() as lanes:
                         for _ in range(self.plan.digest.sending.lanes):
                             lanes.create_task(self._lane(turns))
-                    for _ in range(self.pace.concurrency):
+                    for _ in range(self.plan.digest.sending.concurrency):
                         self._claimed.put_nowait(None)
                 self._results.put_nowait(None)
             await asyncio.gather(*self._gate_calls)
@@ -108,20 +113,24 @@ class Sender:
             self._threads.shutdown()
         return self.tally
 
+    def stop(self) -> None:
+        """Claim nothing more and release what has not gone out; calls under way end as they end."""
+        self.deadline, self._closed_until = 0.0, math.inf
+
     async def _lane(self, turns: Turns) -> None:
         while not self._must_stop():
             wanted = await self.pace.reserve()
             taken = Taken()
             try:
-                taken = await self._in_ledger(self._claim, turns, wanted)
+                taken = await self.in_ledger(self._claim, turns, wanted)
             finally:
-                took = time.monotonic() - taken.seen_at if taken.rows else None
+                took = time.monotonic() - taken.seen_at if taken.calls else None
                 self.pace.claimed(wanted, len(taken.rows), took)
             faults.reach(faults.Point.AFTER_CLAIM_COMMIT)
             self.tally.suppressed += taken.suppressed
-            for row in taken.rows:
-                self._claimed.put_nowait(row)
-            if not taken.rows and not taken.suppressed and not await self._more(taken, turns):
+            for call in taken.calls:
+                self._claimed.put_nowait(call)
+            if not taken.calls and not taken.suppressed and not await self._more(taken, turns):
                 return
 
     def _claim(self, turns: Turns, wanted: int) -> Taken:
@@ -172,8 +181,12 @@ class Sender:
         return await self.pace.wait_a_moment()
 
     async def _send_claimed(self) -> None:
-        """Hold one of the concurrent calls: send one claimed row after another."""
-        while (row := await self._claimed.get()) is not None:
+        """Hold one of the concurrent calls: make one after another, of one claimed row as a rule."""
+        while (call := await self._claimed.get()) is not None:
+            row = call[0]
+            if len(call) > 1 or row.claimed.batch_id is not None:
+                await self._batches.send(call)
+                continue
             early = row.start - time.monotonic()
             if early > 0:
                 await asyncio.sleep(early)
@@ -196,7 +209,7 @@ class Sender:
 
     async def _renew(self) -> list[float]:
         wanted, self._late = self._late, 0
-        return await self._in_ledger(
+        return await self.in_ledger(
             self.ledger.transact, lambda conn: claiming.renew(conn, self.plan, wanted, self.pace.lead)
         )
 
@@ -204,42 +217,57 @@ class Sender:
         began, outcome = time.monotonic(), None
         try:
             outcome = await self._call(row)
-            self._results.put_nowait(Result(row.claimed, outcome, self._judge(row.claimed, outcome)))
-            if row.probe and isinstance(outcome, Accepted | Refused | Throttled):
-                # A verdict about a message, or about speed, means that the account works again.
-                await self._in_ledger(gate_keeping.reopen_gate, self.ledger, self.plan.gate)
+            await self.finish([row], [outcome])
         finally:
             self.pace.ended(None if outcome is None else time.monotonic() - began)
 
     async def _call(self, row: Permitted) -> Outcome | None:
         """Make the one provider call of this claim; None: it was released before the wire."""
+        if not self.may_start(row):
+            return None
+        envelope = envelope_of(row.claimed)
+        if not isinstance(envelope, Envelope):
+            return envelope
+        return await self.offer(self.plan.gateway.send, envelope)
+
+    def may_start(self, row: Permitted) -> bool:
+        """Whether a request may leave now: its permit is good, its answer comes inside the lease, nothing says stop."""
         now = time.monotonic()
         too_late = clock.now() > row.fence or now > row.start + SLACK
-        if too_late or now < self._closed_until or self.tally.halted is not None:
-            return None
-        claimed = row.claimed
-        if claimed.document is None or claimed.recipient is None:
-            return Refused(FailureClass.CONTENT, "the generated rows or the address are gone")
-        try:
-            message = unpack(claimed.document, claimed.payload_hash)
-        except LedgerIntegrityError as error:
-            if claimed.is_ambiguous:
-                return Ambiguous(str(error), integrity=True)
-            return Refused(FailureClass.CONTENT, str(error))
+        return not (too_late or now < self._closed_until or self.tally.halted is not None)
+
+    def is_closed_at(self, start: float) -> bool:
+        """Whether it is known by now that nothing may leave at that instant."""
+        return start < self._closed_until or self.tally.halted is not None
+
+    async def offer(
+        self, send: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs
+    ) -> T | Ambiguous:
+        """Make one provider call, once."""
         faults.reach(faults.Point.BEFORE_PROVIDER_CALL)
-        envelope = Envelope(claimed.operation_key, claimed.recipient, message)
         try:
-            outcome = await self.plan.gateway.send(envelope)
+            answer = await send(*args, **kwargs)
         except Exception as error:  # noqa: BLE001
             # A gateway's bug: its own message may have gone out, and no other may suffer for it.
             return Ambiguous(f"the gateway raised {type(error).__name__}")
         faults.reach(faults.Point.AFTER_PROVIDER_CALL)
-        return outcome
+        return answer
+
+    async def finish(self, call: Sequence[Permitted], outcomes: Sequence[Outcome | None]) -> None:
+        """Hand what became of each row of a call to the settler; None: released before the wire."""
+        for row, outcome in zip(call, outcomes, strict=True):
+            self._results.put_nowait(Result(row.claimed, outcome, self._judge(row.claimed, outcome)))
+        for said in dict.fromkeys(outcomes):  # once, however many messages one answer was about
+            if said is not None:
+                self._tell_the_gate(said)
+        self.tally.accepted += sum(isinstance(outcome, Accepted) for outcome in outcomes)
+        if call[0].probe and any(isinstance(outcome, Accepted | Refused | Throttled) for outcome in outcomes):
+            # A verdict about a message, or about speed, means that the account works again.
+            await self.in_ledger(gate_keeping.reopen_gate, self.ledger, self.plan.gate)
 
     def _judge(self, claimed: Claimed, outcome: Outcome | None) -> Settlement:
         if outcome is None:
             return unsent(claimed)
-        self._tell_the_gate(outcome)
         since = claimed.budget_from or claimed.claimed_at
         return settlement(
             outcome,
@@ -253,7 +281,6 @@ class Sender:
     def _tell_the_gate(self, outcome: Outcome) -> None:
         match outcome:
             case Accepted():
-                self.tally.accepted += 1
                 self._connect_failures = 0
             case Throttled(retry_after=wait):
                 seconds = gate_keeping.pause_for(wait)
@@ -290,7 +317,9 @@ class Sender:
                 group.append(self._results.get_nowait())
             results = [result for result in group if result is not None]
             ended = len(results) < len(group)
-            self.tally.lost_claims += await self._in_ledger(settle, self.ledger, self.plan.claimer, results)
+            self.tally.lost_claims += await self.in_ledger(
+                settle, self.ledger, self.plan.claimer, results, self.plan.digest.suppression
+            )
             faults.reach(faults.Point.AFTER_SETTLE_COMMIT)
             self.tally.settled += len(results)
             self.pace.report(self.tally.settled)
@@ -299,7 +328,8 @@ class Sender:
         self.tally.out_of_time = time.monotonic() > self.deadline
         return self.tally.halted is not None or self.tally.out_of_time
 
-    async def _in_ledger(self, work: Callable[..., T], *args: object) -> T:
+    async def in_ledger(self, work: Callable[..., T], *args: object) -> T:
+        """Do some work that waits for the ledger on a thread."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, work, *args)
 
 

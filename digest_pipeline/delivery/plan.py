@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from digest_pipeline.delivery.retry_policy import Evidence
-from digest_pipeline.gateways.base import Capabilities, Gateway, Idempotency
+from digest_pipeline.gateways.base import BatchKey, Capabilities, Gateway, Idempotency
 from digest_pipeline.ledger.claims import Claimer
 from digest_pipeline.ledger.witness import Witness
 from digest_pipeline.spec import Digest
@@ -44,6 +44,20 @@ class SendPlan:
             self.gateway.account,
             int(self.digest.sending.lease_seconds * MICROS),
         )
+
+    @property
+    def batch_size(self) -> int:
+        """Messages in one provider call, at most."""
+        return min(self.digest.sending.batch_size, self.gateway.capabilities.batch_size)
+
+    @property
+    def keyed_batches(self) -> bool:
+        """Whether one key covers all messages of a call, which can then be repeated as a whole only.
+
+        Asked of the gateway alone: batches that went out before ``batch_size`` was lowered are still in doubt.
+        """
+        can = self.gateway.capabilities
+        return can.batch_key is BatchKey.PER_BATCH and can.idempotency is not Idempotency.NONE
 
     @property
     def resend_lifetime(self) -> int | None:

@@ -9,7 +9,9 @@ lowered by what the rate lets through in that time. All instants in microseconds
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 
 from digest_pipeline.ledger.gates import GateState
 
@@ -46,6 +48,22 @@ def grant(gate: GateState, now: int, wanted: int, horizon: int) -> Grant:
         starts.append(start)
         arrival = max(arrival, start) + interval
     return Grant(tuple(starts))
+
+
+def most_at_once(gate: GateState) -> int:
+    """Return how many permits of a gate can start at the same instant: a call with more would break its promise."""
+    interval, tolerance = _shape(gate)
+    return tolerance // interval + 1
+
+
+def together(starts: Sequence[int], sizes: Sequence[int]) -> list[int]:
+    """Return permits moved to the latest of their call; ``sizes``: how many each call takes, from the front.
+
+    None of them starts earlier than it was granted, and those of later calls stay as they are: within
+    ``most_at_once`` a call fits whole at the instant at which its last permit does.
+    """
+    ends = list(accumulate(sizes))
+    return [starts[end - 1] for end, size in zip(ends, sizes, strict=True) for _ in range(size)]
 
 
 def charge(gate: GateState, starts: tuple[int, ...], now: int) -> GateState:

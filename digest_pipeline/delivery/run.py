@@ -11,9 +11,10 @@ import asyncio
 import gc
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 from sqlalchemy import Connection
 
@@ -21,11 +22,23 @@ from digest_pipeline import telemetry
 from digest_pipeline.delivery import gate_keeping, rate_gate
 from digest_pipeline.delivery.loop import Sender, Tally
 from digest_pipeline.delivery.plan import MICROS, SendPlan
-from digest_pipeline.ledger import attempts, claims, doubts, gates, migrate, reads, restored, transitions
+from digest_pipeline.ledger import (
+    attempts,
+    claims,
+    doubts,
+    gates,
+    migrate,
+    provider_events,
+    reads,
+    restored,
+    transitions,
+)
 from digest_pipeline.ledger.engine import Ledger
+from digest_pipeline.ledger.witness import Witness
 from digest_pipeline.reconciliation.evidence import Finding
 from digest_pipeline.reconciliation.settle import settle_unknowns
 
+T = TypeVar("T")
 OTHERS_LEASES = 1.0
 """Seconds between looks at leases that other senders hold."""
 
@@ -64,12 +77,12 @@ def deliver(ledger: Ledger, plan: SendPlan) -> Delivered:
     Another run for the same period, before, after or at the same moment, sends nothing twice: the
     ledger's claims decide. Ends early, with ``halted``, when the provider refuses the account.
     """
-    with _rare_collections():
-        return asyncio.run(_deliver(ledger, plan))
+    with rare_collections():
+        return asyncio.run(deliver_until(ledger, plan))
 
 
 @contextmanager
-def _rare_collections() -> Iterator[None]:
+def rare_collections() -> Iterator[None]:
     """Keep the garbage collector from walking all that start-up made again every few thousand messages.
 
     It takes a quarter of a send loop's time otherwise, and more the more the process has imported.
@@ -84,19 +97,24 @@ def _rare_collections() -> Iterator[None]:
         gc.unfreeze()
 
 
-async def _deliver(ledger: Ledger, plan: SendPlan) -> Delivered:
+async def deliver_until(ledger: Ledger, plan: SendPlan, stop: asyncio.Event | None = None) -> Delivered:
+    """Deliver on the caller's event loop, as ``deliver`` does, and come to an end soon after ``stop`` is set.
+
+    Calls under way are then waited for and settled; claims that have not gone out are released.
+    """
     began = time.monotonic()
     deadline = began + plan.digest.sending.run_limit_seconds
     done = Delivered()
     in_vain = 0
+    stop = stop or asyncio.Event()
     async with plan.gateway:
-        while True:
+        while not stop.is_set():
             ledger.transact(lambda conn: _begin_pass(conn, plan, done))
-            tally = await Sender(ledger, plan, deadline).run() if plan.digest.sending.enabled else Tally()
+            tally = await _send(ledger, plan, deadline, stop) if plan.digest.sending.enabled else Tally()
             done.add(tally)
             if done.halted is not None or done.out_of_time:
                 break
-            findings = await settle_unknowns(ledger, plan)
+            findings = await unless_stopped(settle_unknowns(ledger, plan), stop) or Counter()
             done.findings += findings
             in_vain = in_vain + 1 if set(findings) == {Finding.ASK_LATER} and not tally.settled else 0
             if in_vain >= ASKED_IN_VAIN or not plan.digest.sending.enabled:
@@ -104,12 +122,41 @@ async def _deliver(ledger: Ledger, plan: SendPlan) -> Delivered:
             wait = _next_pass_in(ledger, plan)
             if wait is None or time.monotonic() + wait > deadline:
                 break
-            await asyncio.sleep(wait)
+            await unless_stopped(asyncio.sleep(wait), stop)
     if plan.witness is not None:
         with ledger.read() as conn:
             plan.witness.check(conn)  # the last pass's attempts, too
     done.seconds = time.monotonic() - began
     return done
+
+
+async def _send(ledger: Ledger, plan: SendPlan, deadline: float, stop: asyncio.Event) -> Tally:
+    sender = Sender(ledger, plan, deadline)
+
+    async def stopping() -> None:
+        await stop.wait()
+        sender.stop()
+
+    watching = asyncio.create_task(stopping())
+    try:
+        return await sender.run()
+    finally:
+        watching.cancel()
+
+
+async def unless_stopped(work: Coroutine[Any, Any, T], stop: asyncio.Event) -> T | None:
+    """Wait for some work and return its result; give it up, with None, as soon as ``stop`` is set.
+
+    For what may end anywhere: questions to the provider, and waits.
+    """
+    task, stopped = asyncio.create_task(work), asyncio.create_task(stop.wait())
+    try:
+        await asyncio.wait((task, stopped), return_when=asyncio.FIRST_COMPLETED)
+        return await task if task.done() else None
+    finally:
+        task.cancel()
+        stopped.cancel()
+        await asyncio.wait((task, stopped))  # what is given up must not outlive the gateway it uses
 
 
 def prepare(conn: Connection, plan: SendPlan) -> None:
@@ -118,12 +165,17 @@ def prepare(conn: Connection, plan: SendPlan) -> None:
     gate_keeping.prepare_gate(conn, plan.gate, rate.per_second, rate.burst)
 
 
+def require_may_send(conn: Connection, environment: str | None, witness: Witness | None) -> None:
+    """Raise EnvironmentMismatchError for a ledger that is a copy, another environment's, or restored."""
+    migrate.require_same_environment(conn, environment)
+    if witness is not None:
+        witness.check(conn)
+
+
 def _begin_pass(conn: Connection, plan: SendPlan, done: Delivered) -> None:
     # Every pass, not only in a step of its own: Dagster may re-execute a run from its middle, and a
     # connection may come back to a restored database.
-    migrate.require_same_environment(conn, plan.environment)
-    if plan.witness is not None:
-        plan.witness.check(conn)
+    require_may_send(conn, plan.environment, plan.witness)
     done.doubted += restored.settle_doubt(conn, plan.manifest_ids, plan.gateway.name, plan.gateway.account)
     delay = plan.evidence.delay
     expired = transitions.expire_lease(
@@ -137,6 +189,9 @@ def _begin_pass(conn: Connection, plan: SendPlan, done: Delivered) -> None:
     done.expired += len(expired)
     if expired:
         telemetry.leases_expired(len(expired))
+    # After the leases, before anything is claimed: an event may prove that an expired claim was sent.
+    limits = plan.digest.suppression
+    telemetry.overtaken(provider_events.apply_parked(conn, plan.manifest_ids, lambda _digest: limits))
     doubts.resume(
         conn,
         plan.manifest_ids,

@@ -18,11 +18,12 @@ from sqlalchemy.exc import DataError, IntegrityError
 
 from digest_pipeline import faults, telemetry
 from digest_pipeline.delivery.retry_policy import Again, Release, Sent, Settlement, Stop, Unknown, describe
-from digest_pipeline.ledger import acceptances, attempts, transitions
+from digest_pipeline.ledger import acceptances, attempts, provider_events, suppressions, transitions
 from digest_pipeline.ledger.attempts import Attempt
 from digest_pipeline.ledger.claims import Claimed, Claimer
 from digest_pipeline.ledger.engine import Ledger
-from digest_pipeline.outcomes import Accepted, FailureClass, Outcome, Stage
+from digest_pipeline.outcomes import Accepted, FailureClass, Outcome, Refused, Stage
+from digest_pipeline.spec_suppression import DEFAULT_SUPPRESSION, Suppression
 from digest_pipeline.states import State
 
 _MICROS = 1_000_000
@@ -62,9 +63,13 @@ def give_back(conn: Connection, who: Claimer, claims: Sequence[Claimed]) -> set[
     return _move(conn, who, [Result(claimed, None, unsent(claimed)) for claimed in claims])[0]
 
 
-def settle(ledger: Ledger, who: Claimer, results: Sequence[Result]) -> int:
+def settle(
+    ledger: Ledger, who: Claimer, results: Sequence[Result], limits: Suppression = DEFAULT_SUPPRESSION
+) -> int:
     """Write a group of results; return how many claims had been lost meanwhile.
 
+    In the same transaction, addresses that the provider refuses for good are suppressed within ``limits``,
+    and what it has reported meanwhile about these messages is applied.
     Raises only when the ledger cannot be reached for longer than its patience; the rows then become
     unknown when their leases end. So does a single row that the ledger refuses in any form.
     """
@@ -72,17 +77,17 @@ def settle(ledger: Ledger, who: Claimer, results: Sequence[Result]) -> int:
         return 0
     ordered = sorted(results, key=lambda r: (r.claimed.manifest_id, r.claimed.ordinal))
     try:
-        late = ledger.transact(lambda conn: _settle_in(conn, who, ordered))
+        late = ledger.transact(lambda conn: _settle_in(conn, who, ordered, limits))
     except _REFUSED:
-        return sum(_settle_alone(ledger, who, one) for one in ordered)
+        return sum(_settle_alone(ledger, who, one, limits) for one in ordered)
     _log(ordered)
     return late
 
 
-def _settle_alone(ledger: Ledger, who: Claimer, result: Result) -> int:
+def _settle_alone(ledger: Ledger, who: Claimer, result: Result, limits: Suppression) -> int:
     for one in (result, _without_data(result)):
         with suppress(*_REFUSED):
-            late = ledger.transact(partial(_settle_in, who=who, results=[one]))
+            late = ledger.transact(partial(_settle_in, who=who, results=[one], limits=limits))
             _log([one])
             return late
     # One unknown when its lease ends, rather than a run that stops for everybody.
@@ -98,15 +103,17 @@ def _log(results: Sequence[Result]) -> None:
         telemetry.attempt_ended(claimed.operation_key, claimed.token, word, failure_class, detail)
 
 
-def _settle_in(conn: Connection, who: Claimer, results: Sequence[Result]) -> int:
-    settled, records = _move(conn, who, results)
+def _settle_in(conn: Connection, who: Claimer, results: Sequence[Result], limits: Suppression) -> int:
+    settled, records = _move(conn, who, results, limits)
     lost = [r for r in results if r.claimed.token not in settled]
     late = _settle_late(conn, lost, [records[r.claimed.token] for r in lost])
     faults.reach(faults.Point.BEFORE_SETTLE_COMMIT)
     return late
 
 
-def _move(conn: Connection, who: Claimer, results: Sequence[Result]) -> tuple[set[int], dict[int, Attempt]]:
+def _move(
+    conn: Connection, who: Claimer, results: Sequence[Result], limits: Suppression = DEFAULT_SUPPRESSION
+) -> tuple[set[int], dict[int, Attempt]]:
     """Take every result's arrow and record the attempts of those that still held their claim."""
     groups: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for result in results:
@@ -118,7 +125,23 @@ def _move(conn: Connection, who: Claimer, results: Sequence[Result]) -> tuple[se
         settled |= _ARROWS[arrow](conn, rows)
     records = {r.claimed.token: _record(r, who) for r in results}
     attempts.record(conn, [records[token] for token in sorted(settled)])
+    _hear_the_provider(conn, [result for result in results if result.claimed.token in settled], limits)
     return settled, records
+
+
+def _hear_the_provider(conn: Connection, settled: Sequence[Result], limits: Suppression) -> None:
+    """Suppress the addresses it refuses for good, and apply the events that waited for these claims.
+
+    Before the rows can be claimed again: an event may prove that one which is to be tried again was sent.
+    """
+    gone = [r for r in settled if isinstance(r.outcome, Refused) and r.outcome.suppressed]
+    suppressions.suppress_refused(conn, [_place(result) for result in gone], limits)
+    places = [_place(result) for result in settled]
+    telemetry.overtaken(provider_events.apply_to_settled(conn, places, lambda _digest: limits))
+
+
+def _place(result: Result) -> dict[str, int]:
+    return {"manifest_id": result.claimed.manifest_id, "ordinal": result.claimed.ordinal}
 
 
 def _settle_late(conn: Connection, lost: Sequence[Result], records: Sequence[Attempt]) -> int:
@@ -187,6 +210,7 @@ def _record(result: Result, who: Claimer) -> Attempt:
         message_id=accepted.message_id if accepted else None,
         replayed=accepted.replayed if accepted else False,
         detail=detail,
+        batch_id=c.batch_id,
     )
 
 

@@ -34,7 +34,8 @@ INSTANTS: Mapping[str, tuple[str, ...]] = {
     "attempt": ("claimed_at", "ended_at", "late_at"),
     "rate_gate": ("next_free_at", "closed_until", "probe_at"),
     "manifest": ("window_opens_at", "window_closes_at", "late_until", "content_sealed_at"),
-    "suppression": ("since_at", "expires_at"),
+    "suppression": ("since_at", "expires_at", "lifted_at"),
+    "provider_event": ("happened_at", "received_at"),
 }
 """Every instant that the ledger compares with its clock, by table."""
 

@@ -27,7 +27,8 @@ def apply(conn: Connection, rows: transitions.Rows) -> list[str]:
     accepted = {(row["manifest_id"], row["ordinal"]): row["token"] for row in rows}
     claimed = _claimed(conn, rows)
     moved = transitions.apply_acceptance(conn, rows)
-    overtaken = [row for row in moved if row.token > accepted[row.manifest_id, row.ordinal]]
+    # A row that was never claimed has no token: its acceptance overtakes nothing.
+    overtaken = [row for row in moved if (row.token or 0) > accepted[row.manifest_id, row.ordinal]]
     places = {(row.manifest_id, row.ordinal) for row in overtaken}
     attempts.record_superseded(conn, [row for row in claimed if (row.manifest_id, row.ordinal) in places])
     return _keys(conn, overtaken)
@@ -36,9 +37,10 @@ def apply(conn: Connection, rows: transitions.Rows) -> list[str]:
 def _claimed(conn: Connection, rows: transitions.Rows) -> list[Row[Any]]:
     """Read the newer claims of these rows, locked: an UPDATE returns what a row became, not what it was."""
     r = rowset(conn, "r", {"manifest_id": BigInteger(), "ordinal": BigInteger()})
-    query = select(
-        _d.manifest_id, _d.ordinal, _d.token, _d.claimed_by, _d.gateway, _d.account, _d.claimed_at
-    ).where(_d.manifest_id == r.c.manifest_id, _d.ordinal == r.c.ordinal, _d.state == State.CLAIMED)
+    claim = (_d.token, _d.claimed_by, _d.gateway, _d.account, _d.batch_id, _d.claimed_at)
+    query = select(_d.manifest_id, _d.ordinal, *claim).where(
+        _d.manifest_id == r.c.manifest_id, _d.ordinal == r.c.ordinal, _d.state == State.CLAIMED
+    )
     query = query.order_by(_d.manifest_id, _d.ordinal)
     places = [{"manifest_id": row["manifest_id"], "ordinal": row["ordinal"]} for row in rows]
     return list(conn.execute(locked(conn, query, of=delivery), {"r": rowset_value(places)}))

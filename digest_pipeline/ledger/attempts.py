@@ -19,6 +19,7 @@ _COLUMNS = (
     "claimed_by",
     "gateway",
     "account",
+    "batch_id",
     "claimed_at",
     "ended_at",
     "stage",
@@ -50,6 +51,7 @@ class Attempt:
     message_id: str | None = None
     replayed: bool = False
     detail: str | None = None
+    batch_id: str | None = None
 
 
 def record(conn: Connection, attempts: Sequence[Attempt]) -> None:
@@ -65,6 +67,7 @@ def record(conn: Connection, attempts: Sequence[Attempt]) -> None:
             a.claimed_by,
             a.gateway,
             a.account,
+            a.batch_id,
             a.claimed_at,
             now,
             a.stage,
@@ -110,6 +113,7 @@ def _unheard(row: Row[Any], outcome: str, *, charged: bool, detail: str | None =
         failure_class=FailureClass.AMBIGUOUS,
         charged=charged,
         detail=detail,
+        batch_id=row.batch_id,
     )
 
 

@@ -28,8 +28,10 @@ from sqlalchemy import (
 
 from digest_pipeline.ledger import transitions
 from digest_pipeline.ledger.dialects import built_once, ledger_now, skip_locked, tokens_for, with_tokens
+from digest_pipeline.ledger.restored import RESTORED
 from digest_pipeline.ledger.schema import (
     ManifestState,
+    attempt,
     content,
     delivery,
     manifest,
@@ -62,6 +64,8 @@ class Claimed:
     attempts: int
     budget_from: int | None
     ambiguous_at: int | None
+    batch_id: str | None = None
+    """The call that carries it, where one key covers several messages."""
 
     @property
     def is_ambiguous(self) -> bool:
@@ -107,20 +111,29 @@ def claim_due(
         conn, manifest_id, {row.ordinal: row.reason for row in rows if row.reason is not None}
     )
     wanted = [row for row in rows if row.reason is None]
-    claimed = _claim(conn, manifest_id, wanted, who, transitions.claim)
+    claimed = take(conn, manifest_id, wanted, who, transitions.claim)
     return Batch(claimed, len(suppressed), (rows[-1].due_at, rows[-1].ordinal))
 
 
-def claim_unknown(conn: Connection, manifest_id: int, limit: int, who: Claimer, lifetime: int) -> Batch:
-    """Claim unknown rows for an idempotent re-send, while the provider still knows their keys.
+def claim_unknown(
+    conn: Connection,
+    manifest_id: int,
+    limit: int,
+    who: Claimer,
+    lifetime: int,
+    *,
+    keyed_batches: bool = False,
+) -> Batch:
+    """Claim unknown rows for an idempotent re-send under their own keys, while the provider knows those.
 
     Only by the gateway and account of the ambiguous attempt, and only where its first possibly-wire
     claim is younger than ``lifetime`` (microseconds, the margin already taken off). A suppressed
-    address is left unknown: a re-send could be its first mail.
+    address is left unknown: a re-send could be its first mail. What went out in a batch under one key
+    is never claimed alone; nor, with ``keyed_batches``, what a lost copy of the ledger may have sent.
     """
     due = {"manifest": manifest_id, "most": limit, "by_gateway": who.gateway, "by_account": who.account}
-    rows = conn.execute(_unknown_rows(conn), {**due, "lifetime": lifetime}).all()
-    return Batch(_claim(conn, manifest_id, rows, who, transitions.reclaim_unknown))
+    rows = conn.execute(_unknown_rows(conn, keyed_batches), {**due, "lifetime": lifetime}).all()
+    return Batch(take(conn, manifest_id, rows, who, transitions.reclaim_unknown))
 
 
 @built_once
@@ -136,7 +149,7 @@ def _due_rows(conn: Connection, past_a_cursor: bool) -> Select[Any]:
 
 
 @built_once
-def _unknown_rows(conn: Connection) -> Select[Any]:
+def _unknown_rows(conn: Connection, keyed_batches: bool) -> Select[Any]:
     opened = _open_manifest()
     addressed = and_(manifest_entry.c.manifest_id == _d.manifest_id, manifest_entry.c.ordinal == _d.ordinal)
     due = _due(opened, State.UNKNOWN).where(
@@ -147,7 +160,11 @@ def _unknown_rows(conn: Connection) -> Select[Any]:
         # suppression list would answer both.
         ~exists().where(addressed, _suppressed(opened)),
         ~exists().where(addressed, manifest_entry.c.recipient.is_(None)),
+        _d.batch_id.is_(None),
     )
+    if keyed_batches:
+        # The lost copy may have sent it in a batch, under a key that nobody knows.
+        due = due.where(exists().where(attempt.c.token == _d.ambiguous_token, attempt.c.outcome != RESTORED))
     return _with_what_is_sent(conn, opened, due)
 
 
@@ -208,16 +225,22 @@ def _suppressed(opened: CTE) -> ColumnElement[bool]:
     )
 
 
-def _claim(
-    conn: Connection, manifest_id: int, rows: Sequence[Row[Any]], who: Claimer, take: Any
+def take(
+    conn: Connection,
+    manifest_id: int,
+    rows: Sequence[Row[Any]],
+    who: Claimer,
+    arrow: Any,
+    batch_id: str | None = None,
 ) -> tuple[Claimed, ...]:
+    """Claim rows that were read and locked in this transaction; return those that were, in their order."""
     tokens = tokens_for(conn, rows)
     wanted = [
         {"manifest_id": manifest_id, "ordinal": row.ordinal, "token": token}
         for row, token in zip(rows, tokens, strict=True)
     ]
     taken = {
-        row.ordinal: row for row in take(conn, wanted, who.lease, who.claimed_by, who.gateway, who.account)
+        row.ordinal: row for row in arrow(conn, wanted, who.lease, who.claimed_by, who.gateway, who.account)
     }
     return tuple(
         Claimed(
@@ -234,6 +257,7 @@ def _claim(
             attempts=row.attempts,
             budget_from=row.budget_from,
             ambiguous_at=row.ambiguous_at,
+            batch_id=batch_id,
         )
         for row in rows
         if row.ordinal in taken

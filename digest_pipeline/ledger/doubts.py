@@ -13,6 +13,7 @@ from sqlalchemy import (
     Table,
     Text,
     and_,
+    false,
     func,
     null,
     or_,
@@ -20,7 +21,9 @@ from sqlalchemy import (
     update,
 )
 
+from digest_pipeline.ledger import batches
 from digest_pipeline.ledger.dialects import ledger_now, rowset, rowset_value
+from digest_pipeline.ledger.restored import RESTORED
 from digest_pipeline.ledger.schema import attempt, delivery, manifest, manifest_entry, suppression
 from digest_pipeline.ledger.windows import window_is_open
 from digest_pipeline.states import REACHED, HoldReason, State
@@ -35,11 +38,14 @@ def to_ask(
     account: str,
     resend_lifetime: int | None,
     limit: int,
+    *,
+    keyed_batches: bool = False,
 ) -> list[Row[Any]]:
     """Return unknown rows whose evidence is due and cannot come from an idempotent re-send.
 
     A re-send cannot help where the gateway repeats no answers, the key is too old, the window is
-    closed (it could be the first mail, late), or the address is suppressed or erased.
+    closed (it could be the first mail, late), or the address is suppressed or erased; nor where it went
+    out in a batch that cannot be repeated as a whole. ``keyed_batches``: this gateway can repeat one.
     """
     now = ledger_now()
     window_open = window_is_open()
@@ -88,6 +94,10 @@ def to_ask(
                 ~window_open,
                 suppression.c.reason.is_not(None),
                 manifest_entry.c.recipient.is_(None),
+                _d.batch_id.is_not(None) & ~batches.is_whole(manifest_ids, gateway, account, resend_lifetime)
+                if keyed_batches
+                else _d.batch_id.is_not(None),
+                and_(_d.batch_id.is_(None), attempt.c.outcome == RESTORED) if keyed_batches else false(),
             )
         )
     return list(conn.execute(query))

@@ -286,6 +286,7 @@ suppression = Table(
     Column("expires_at", BigInteger),
     Column("source", Text, comment="who said so: unsubscribe, provider event, refusal, operator"),
     Column("operation_key", _key_type(), comment="of the message that it was about"),
+    Column("lifted_at", BigInteger, comment="when a person took it back: bounces before it count no more"),
     _one_of("reason", SuppressionReason),
 )
 
@@ -304,6 +305,7 @@ provider_event = Table(
     Column("tenant", Text),
     Column("address_hash", String(64), comment="of the recipient, once the message is known"),
     Column("effect", String(16), comment="what applying it changed"),
+    Column("permanent", Boolean, comment="of a bounce: it would happen again"),
 )
 
 pause = Table(
@@ -323,6 +325,7 @@ send_batch = Table(
     Column("account", Text, nullable=False),
     Column("created_at", BigInteger, nullable=False),
     Column("members", Text, nullable=False, comment="JSON: operation keys in wire order"),
+    Column("size", Integer, nullable=False, comment="how many they are"),
 )
 
 rate_gate = Table(
@@ -345,17 +348,22 @@ push_receipt = Table(
         "payload_hash", String(64), nullable=False, comment="of the frozen message; another one is refused"
     ),
     Column("state", String(16), nullable=False),
-    Column("token", BigInteger, nullable=False, comment="of the newest claim"),
+    Column("token", BigInteger, nullable=False, comment="of the newest claim; 0 before the first"),
+    Column("claimed_at", BigInteger),
     Column("lease_ends", BigInteger, comment="NULL unless it is being sent"),
     Column("attempts", Integer, nullable=False, server_default="0"),
     Column("gateway", Text),
     Column("account", Text),
     Column("ambiguous_at", BigInteger, comment="first possibly-wire claim not yet disproved"),
+    Column("ended_at", BigInteger, comment="of the newest ambiguous claim: its result, or its lease"),
     Column("absent_at", BigInteger, comment="first counted negative look-up"),
-    Column("due_at", BigInteger, comment="not before: what a retry or a look-up waits for"),
+    Column(
+        "due_at", BigInteger, comment="not before; NULL on an unknown: only an event or a person settles it"
+    ),
     Column("message_id", Text),
     Column("proof", String(16)),
     Column("failure_class", String(16)),
+    Column("suppressed", Boolean, comment="of a rejection: the address itself is left alone"),
     Column("detail", Text, comment="sanitised, at most 200 characters"),
     Column("received_at", BigInteger, nullable=False),
     Column("finished_at", BigInteger),
@@ -365,6 +373,11 @@ push_receipt = Table(
     ),
     CheckConstraint("(state = 'sending') = (lease_ends IS NOT NULL)", name="sending_has_a_lease"),
     CheckConstraint("(state IN ('complete', 'rejected')) = (finished_at IS NOT NULL)", name="final_is_dated"),
+    CheckConstraint("(state = 'unknown') <= (ambiguous_at IS NOT NULL)", name="unknown_is_ambiguous"),
+    CheckConstraint(
+        "ambiguous_at IS NULL OR state NOT IN ('received', 'rejected')", name="ambiguity_is_sticky"
+    ),
+    CheckConstraint("(state = 'rejected') <= (failure_class IS NOT NULL)", name="rejected_has_a_class"),
 )
 
 incident = Table(
@@ -424,7 +437,14 @@ Index(
 )
 # operations.trace and the checks: every attempt of one delivery.
 Index("ix_attempt_delivery", attempt.c.manifest_id, attempt.c.ordinal)
-# claims.claim_batches: the members of a batch that is to be sent again as a whole.
+# provider_events: the delivery of an event that names the provider's own message id only.
+Index(
+    "ix_attempt_message",
+    attempt.c.message_id,
+    postgresql_where=attempt.c.message_id.is_not(None),
+    sqlite_where=attempt.c.message_id.is_not(None),
+)
+# batches: the members of a batch that is to be sent again as a whole.
 Index(
     "ix_delivery_batch",
     delivery.c.batch_id,

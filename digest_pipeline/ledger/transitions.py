@@ -41,7 +41,7 @@ from digest_pipeline.ledger.dialects import (
 from digest_pipeline.ledger.schema import attempt, content, delivery, ledger_identity, manifest
 from digest_pipeline.ledger.windows import is_out_of_doubt
 from digest_pipeline.outcomes import FailureClass, Proof
-from digest_pipeline.states import TRANSITIONS, HoldReason
+from digest_pipeline.states import REACHED, TRANSITIONS, HoldReason
 
 ARROWS = {arrow.name: arrow for arrow in TRANSITIONS}
 
@@ -136,7 +136,10 @@ def _claim(
 def _claim_statement(conn: Connection, arrow_name: str) -> Executable:
     r = rowset(conn, "r", _KEY)
     gateway, account = bindparam("by_gateway", type_=Text()), bindparam("by_account", type_=Text())
-    same_account = (_d.gateway == gateway, _d.account == account) if arrow_name == "reclaim_unknown" else ()
+    again = arrow_name == "reclaim_unknown"
+    same_account = (_d.gateway == gateway, _d.account == account) if again else ()
+    # A first send is in no batch yet; a repeat goes in the one that it was in, or alone.
+    batch = {} if again else {"batch_id": null()}
     return (
         update(delivery)
         .where(
@@ -155,6 +158,7 @@ def _claim_statement(conn: Connection, arrow_name: str) -> Executable:
             gateway=gateway,
             account=account,
             hold_reason=null(),
+            **batch,
         )
         .returning(_d.ordinal, _d.token, _d.claimed_at)
     )
@@ -303,7 +307,16 @@ def expire_lease(
             ambiguous_token=_d.token,
             absent_at=null(),
         )
-        .returning(_d.manifest_id, _d.ordinal, _d.token, _d.claimed_by, _d.gateway, _d.account, _d.claimed_at)
+        .returning(
+            _d.manifest_id,
+            _d.ordinal,
+            _d.token,
+            _d.claimed_by,
+            _d.gateway,
+            _d.account,
+            _d.batch_id,
+            _d.claimed_at,
+        )
     )
     return conn.execute(statement).all()
 
@@ -442,6 +455,26 @@ def fail_sent(conn: Connection, rows: Rows) -> set[int]:
         rows,
         {"failure_class": Text()},
         lambda r: {"failure_class": r.c.failure_class, "proof": null(), "finished_at": ledger_now()},
+    )
+
+
+def raise_proof(conn: Connection, manifest_id: int, ordinal: int, proof: Proof) -> bool:
+    """A sent delivery is better known about: keep the higher proof. No arrow, the state stays.
+
+    Never lowers one: a late ``delivered`` leaves ``complained`` as it is. Returns whether it changed.
+    """
+    lower = [p for p in Proof if p.rank < proof.rank]
+    return bool(
+        conn.execute(
+            update(delivery)
+            .where(
+                _d.manifest_id == manifest_id,
+                _d.ordinal == ordinal,
+                _d.state.in_(sorted(REACHED)),
+                _d.proof.in_(lower),
+            )
+            .values(proof=proof)
+        ).rowcount
     )
 
 

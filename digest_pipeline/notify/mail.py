@@ -9,13 +9,13 @@ from collections.abc import Callable
 from sqlalchemy import Connection
 
 from digest_pipeline.delivery import rate_gate
-from digest_pipeline.delivery.gate_keeping import close_gate, pause_for
+from digest_pipeline.delivery.gate_keeping import close_gate, pause_for, permit_one
 from digest_pipeline.delivery.plan import gate_name, resend_lifetime
 from digest_pipeline.errors import EnvironmentMismatchError
 from digest_pipeline.gateways import registry
 from digest_pipeline.gateways.base import Envelope, Gateway
 from digest_pipeline.installation import settings_of
-from digest_pipeline.ledger import gates, migrate, notices, pauses, reads
+from digest_pipeline.ledger import migrate, notices, pauses, reads
 from digest_pipeline.ledger.engine import Ledger
 from digest_pipeline.ledger.notices import Notice
 from digest_pipeline.notify.channels import EMAIL, Told, Try, recipient_of, sender_of
@@ -35,7 +35,7 @@ from digest_pipeline.spec import Digest
 
 TIME_OUT_SECONDS = 10.0
 _LIMITS = {"time_out": f"{TIME_OUT_SECONDS:g}s", "connections": "1"}
-_HORIZON = 5_000_000
+_HORIZON_SECONDS = 5.0
 """How long a permit may be waited for: senders at work reserve theirs a little ahead."""
 _SLACK_SECONDS = rate_gate.SLACK / 1_000_000
 
@@ -97,7 +97,7 @@ def _claim(
     with conn.begin_nested() as taken:
         if not notices.claim(conn, notice):
             return None
-        starts = _permitted(conn, digest, gate_name(gateway))
+        starts = permit_one(conn, gate_name(gateway), digest.rate, _HORIZON_SECONDS)
         if starts is None:
             taken.rollback()
             return Try(Told.NO_PERMIT, "the rate gate is halted, closed or busy")
@@ -111,25 +111,6 @@ def _is_replayed(conn: Connection, gateway: Gateway, notice: Notice) -> bool:
     if lifetime is None or notice.account != gateway.account:
         return False
     return reads.now(conn) - notice.doubtful_at < lifetime
-
-
-def _permitted(conn: Connection, digest: Digest, name: str) -> float | None:
-    """Take a permit; return when it starts, on the monotonic clock. A halted gate gives none: its probes are
-    the digest's.
-    """
-    if gates.read(conn, name) is None:
-        gates.configure(conn, name, digest.rate.per_second, digest.rate.burst)
-    now, locked = gates.lock(conn, [name])
-    # Not earlier: the wait for the ledger would let the message out before its permit starts.
-    read_at = time.monotonic()
-    gate = locked[name]
-    if gate.halt_reason is not None:
-        return None
-    granted = rate_gate.grant(gate, now, 1, _HORIZON)
-    if not granted.starts:
-        return None
-    gates.save(conn, rate_gate.charge(gate, granted.starts, now))
-    return read_at + (granted.starts[0] - now) / 1_000_000
 
 
 def _judge(outcome: Outcome) -> Try:

@@ -1,4 +1,4 @@
-"""The mail of one customer, without sending it."""
+"""The mail of one customer: as it was or would be frozen, or as a sample under another key."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 from sqlalchemy import Row
 
 from digest_pipeline.content.message import Message, payload_hash, unpack
-from digest_pipeline.content.rendering import RenderInputs
+from digest_pipeline.content.rendering import Renderer, RenderInputs
 from digest_pipeline.content.templates import FrozenTemplate, load_template
 from digest_pipeline.eligibility.compose import make_renderer, render_inputs
 from digest_pipeline.eligibility.selection import Exclusion, Selected, select_rows
 from digest_pipeline.eligibility.source import Source
-from digest_pipeline.errors import UnknownKeyError
+from digest_pipeline.errors import InputError, UnknownKeyError
 from digest_pipeline.ledger import reads
 from digest_pipeline.ledger.engine import Ledger
 from digest_pipeline.periods import Period
@@ -58,43 +58,109 @@ def preview_message(
     return Preview(row.operation_key, "", True, row.state, None, row.suppression or "erased")
 
 
+def sample_message(
+    ledger: Ledger, source: Source, digest: Digest, period: Period, customer_id: str, key: str
+) -> tuple[Message, str]:
+    """Return a customer's mail as it looks, under a key that is no delivery's, and the customer's tenant.
+
+    Rendered from the source as it is now, by the frozen template where there is one. All that derives from
+    the operation key derives from ``key``, and an unsubscribe link is signed for nobody. Raises
+    UnknownKeyError for a customer who is not in the period, InputError for one who gets no mail.
+    """
+    with ledger.read() as conn:
+        frozen = bool(reads.manifest_ids(conn, digest.name, period.label))
+        row = reads.find_customer(conn, digest.name, period.label, customer_id) if frozen else None
+    if row is not None and row.recipient is None:
+        raise InputError(f"{customer_id!r} was erased: no mail is made of their rows")
+    if row is not None and row.template_text is not None:
+        made = _frozen_ingredients(source, digest, period, row)
+    else:
+        found = _selected(source, digest, period, customer_id)
+        if isinstance(found, Exclusion):
+            raise InputError(f"{customer_id!r} gets no mail in {period.label}: {found.reason}")
+        made = _ingredients_now(source, digest, period, found)
+    if not made.items:
+        raise InputError(f"{customer_id!r} has nothing to be told in {period.label}: the source has no rows")
+    title = digest.title or digest.name
+    renderer = Renderer(
+        made.template,
+        made.inputs,
+        title,
+        period.label,
+        period.first_day,
+        period.last_day,
+        sign=lambda _: "test",
+    )
+    return renderer.render(key, made.customer, made.items), made.tenant
+
+
+@dataclass(frozen=True, slots=True)
+class _Ingredients:
+    """What a customer's mail is made of."""
+
+    template: FrozenTemplate
+    inputs: RenderInputs
+    tenant: str
+    customer: dict[str, str]
+    items: list[dict[str, Any]]
+
+    def message(self, digest: Digest, period: Period, operation_key: str) -> Message:
+        renderer = make_renderer(digest, period, self.template, self.inputs)
+        return renderer.render(operation_key, self.customer, self.items)
+
+
 def _rendered_again(source: Source, digest: Digest, period: Period, row: Row[Any]) -> Preview:
     """The generated rows are gone: render them again from the frozen inputs, and say if that is them."""
-    template = FrozenTemplate.from_text(row.template_text)
-    inputs = RenderInputs.from_dict(json.loads(row.render_inputs))
-    renderer = make_renderer(digest, period, template, inputs)
-    with source.snapshot() as snapshot:
-        tenant = None if digest.single_tenant else row.tenant
-        rows = snapshot.content(digest.content, period, tenant, [row.customer_id])
-    items = rows.get(row.customer_id, [])
-    if not items:
+    made = _frozen_ingredients(source, digest, period, row)
+    if not made.items:
         reason = f"its generated rows were removed ({row.state}), and the source has none any more"
         return Preview(row.operation_key, row.recipient, False, row.state, None, reason)
-    customer = {"customer_id": row.customer_id, "name": row.name or ""}
-    message = renderer.render(row.operation_key, customer, items)
+    message = made.message(digest, period, row.operation_key)
     same = payload_hash(message.to_bytes()) == row.payload_hash
     return Preview(row.operation_key, row.recipient, same, row.state, message)
 
 
+def _frozen_ingredients(source: Source, digest: Digest, period: Period, row: Row[Any]) -> _Ingredients:
+    template = FrozenTemplate.from_text(row.template_text)
+    inputs = RenderInputs.from_dict(json.loads(row.render_inputs))
+    items = _items(source, digest, period, row.tenant, row.customer_id)
+    customer = {"customer_id": row.customer_id, "name": row.name or ""}
+    return _Ingredients(template, inputs, row.tenant, customer, items)
+
+
 def _as_if_frozen_now(source: Source, digest: Digest, period: Period, customer_id: str) -> Preview:
+    found = _selected(source, digest, period, customer_id)
+    if isinstance(found, Exclusion):
+        return Preview("", "", False, "excluded", None, found.reason)
+    made, entry = _ingredients_now(source, digest, period, found), found.entry
+    if not made.items:
+        return Preview(entry.operation_key, entry.recipient, False, "not frozen", None, "empty")
+    message = made.message(digest, period, entry.operation_key)
+    return Preview(entry.operation_key, entry.recipient, False, "not frozen", message)
+
+
+def _ingredients_now(source: Source, digest: Digest, period: Period, one: Selected) -> _Ingredients:
     template = load_template(digest.content.template)
-    renderer = make_renderer(digest, period, template, render_inputs(digest, template))
+    items = _items(source, digest, period, one.tenant, one.entry.customer_id)
+    customer = {"customer_id": one.entry.customer_id, "name": one.entry.name}
+    return _Ingredients(template, render_inputs(digest, template), one.tenant, customer, items)
+
+
+def _selected(source: Source, digest: Digest, period: Period, customer_id: str) -> Selected | Exclusion:
+    found: Selected | Exclusion | None = None
     with source.snapshot() as snapshot:
-        found = None
         for rows in snapshot.customers(digest.customers, period):
             for one in select_rows(digest, period.label, rows):
                 if (one.entry.customer_id if isinstance(one, Selected) else one.customer_id) == customer_id:
                     found = one
-        tenant = None if digest.single_tenant or found is None else found.tenant
-        items = snapshot.content(digest.content, period, tenant, [customer_id]).get(customer_id, [])
-    match found:
-        case None:
-            raise UnknownKeyError(f"{digest.name} {period.label} selects no customer {customer_id!r}")
-        case Exclusion(reason=reason):
-            return Preview("", "", False, "excluded", None, reason)
-        case Selected(entry=entry):
-            if not items:
-                return Preview(entry.operation_key, entry.recipient, False, "not frozen", None, "empty")
-            customer = {"customer_id": customer_id, "name": entry.name}
-            message = renderer.render(entry.operation_key, customer, items)
-            return Preview(entry.operation_key, entry.recipient, False, "not frozen", message)
+    if found is None:
+        raise UnknownKeyError(f"{digest.name} {period.label} selects no customer {customer_id!r}")
+    return found
+
+
+def _items(
+    source: Source, digest: Digest, period: Period, tenant: str, customer_id: str
+) -> list[dict[str, Any]]:
+    with source.snapshot() as snapshot:
+        which = None if digest.single_tenant else tenant
+        return list(snapshot.content(digest.content, period, which, [customer_id]).get(customer_id, []))

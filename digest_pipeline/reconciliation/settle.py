@@ -47,7 +47,9 @@ async def settle_unknowns(ledger: Ledger, plan: SendPlan) -> Counter[Finding]:
     ledger.transact(lambda conn: doubts.hold_other_accounts(conn, ids, name, account))
     while True:
         with ledger.read() as conn:
-            rows = doubts.to_ask(conn, ids, name, account, plan.resend_lifetime, PAGE)
+            rows = doubts.to_ask(
+                conn, ids, name, account, plan.resend_lifetime, PAGE, keyed_batches=plan.keyed_batches
+            )
         if not rows:
             return findings
         if not plan.gateway.capabilities.look_up:

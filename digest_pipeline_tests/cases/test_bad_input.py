@@ -10,6 +10,7 @@ from digest_pipeline.eligibility.compose import compose
 from digest_pipeline.eligibility.freeze import freeze
 from digest_pipeline.eligibility.source import Source
 from digest_pipeline.ledger import reads
+from digest_pipeline_tests.cases.stage import sends
 from digest_pipeline_tests.harness.delivering import (
     NEITHER,
     Desk,
@@ -92,6 +93,25 @@ def test_the_provider_is_given_the_frozen_address_byte_for_byte_or_nothing_at_al
     assert got == wanted
     assert {row.state for row in desk.rows()} == {"sent"}
     assert dump(desk.ledger, "manifest")[0]["excluded"] == '{"invalid_address": 4, "unsupported_address": 3}'
+
+
+def test_a_local_part_beyond_ascii_is_refused_before_the_wire_where_the_gateway_cannot_carry_it(
+    open_desk_for,
+):
+    """INP-04: alone and with its reason; everybody else is sent to, and it is sent as it stands where it can be."""
+    people = [
+        customer(1),
+        customer(2, email="j\u00f6rg@example.test"),
+        customer(3, email="jo@b\u00fccher.test"),
+    ]
+    desk = open_desk_for(*people)
+    desk.deliver(desk.gateway(smtputf8="false"))
+    assert desk.counts() == {"sent": 2, "failed": 1}
+    assert (desk.row(2).state, desk.row(2).failure_class) == ("failed", "recipient")
+    assert_once_each(desk, range(1, 4, 2))
+    (attempt,) = desk.attempts(2)
+    assert attempt.detail == "the recipient needs SMTPUTF8, which this gateway cannot carry"
+    assert sends(desk, 2) == []
 
 
 def test_digests_with_nothing_to_tell_are_skipped_and_counted_whatever_emptied_them(

@@ -7,7 +7,7 @@ import pytest
 from sqlalchemy import create_engine, select
 
 from digest_pipeline.delivery import claiming, clock
-from digest_pipeline.delivery.claiming import Turns
+from digest_pipeline.delivery.turns import Turns
 from digest_pipeline.lab.sandbox.faults import Fault, Rule
 from digest_pipeline.ledger import engine
 from digest_pipeline.ledger.schema import attempt

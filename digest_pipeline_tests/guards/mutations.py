@@ -54,8 +54,8 @@ MUTATIONS = (
             ),
             Edit(
                 "ledger/transitions.py",
-                "            ambiguous_at=func.coalesce(_d.ambiguous_at, _d.claimed_at),\n            ambiguous_token=_d.token,\n            absent_at=null(),\n        )\n        .returning(_d.manifest_id, _d.ordinal, _d.token, _d.claimed_by",
-                "            absent_at=null(),\n        )\n        .returning(_d.manifest_id, _d.ordinal, _d.token, _d.claimed_by",
+                "            ambiguous_at=func.coalesce(_d.ambiguous_at, _d.claimed_at),\n            ambiguous_token=_d.token,\n            absent_at=null(),\n        )\n        .returning(\n            _d.manifest_id,\n            _d.ordinal,\n            _d.token,\n            _d.claimed_by,",
+                "            absent_at=null(),\n        )\n        .returning(\n            _d.manifest_id,\n            _d.ordinal,\n            _d.token,\n            _d.claimed_by,",
             ),
         ),
         (
@@ -220,7 +220,7 @@ MUTATIONS = (
             ),
             Edit(
                 "ledger/transitions.py",
-                '    same_account = (_d.gateway == gateway, _d.account == account) if arrow_name == "reclaim_unknown" else ()\n',
+                "    same_account = (_d.gateway == gateway, _d.account == account) if again else ()\n",
                 "    same_account = ()\n",
             ),
         ),
@@ -291,5 +291,40 @@ MUTATIONS = (
         "a replay never moves what was accepted",
         (Edit("ledger/transitions.py", "        _CLEAR,\n        ~was_accepted,\n", "        _CLEAR,\n"),),
         ("ledger/test_transitions.py::test_a_replay_moves_nothing_that_was_ever_accepted",),
+    ),
+    Mutation(
+        "an event of a claim under way waits for its end",
+        (
+            Edit(
+                "ledger/event_effects.py",
+                "    if row is None or row.state == State.CLAIMED:\n",
+                "    if row is None:\n",
+            ),
+        ),
+        ("ledger/test_provider_events.py::test_an_event_of_a_claim_under_way_waits_for_its_end",),
+    ),
+    Mutation(
+        "a proof is never lowered",
+        (Edit("ledger/transitions.py", "                _d.proof.in_(lower),\n", ""),),
+        ("ledger/test_provider_events.py::test_what_a_look_up_has_proved_is_not_lowered_either",),
+    ),
+    Mutation(
+        "an event is taken in once",
+        (
+            Edit(
+                "ledger/provider_events.py",
+                "    if not insert_new(conn, provider_event, _row(conn, event, message)):\n"
+                "        return Receipt(Taken.DUPLICATE)\n",
+                "    insert_new(conn, provider_event, _row(conn, event, message))\n",
+            ),
+        ),
+        ("ledger/test_provider_events.py::test_an_event_that_comes_again_changes_nothing",),
+    ),
+    Mutation(
+        "a topic is looked at before a certificate is fetched",
+        (Edit("subscriber/events/ses.py", "        sns.require_ours(message, topics)\n", ""),),
+        (
+            "subscriber/test_events_authenticity.py::test_somebody_elses_topic_is_refused_before_anything_is_fetched",
+        ),
     ),
 )

@@ -19,7 +19,7 @@ from digest_pipeline.errors import SpecError
 from digest_pipeline.gateways.base import Envelope
 from digest_pipeline.gateways.sandbox import serialise
 from digest_pipeline.lab.sandbox.faults import Fault, Rule
-from digest_pipeline.ledger import incidents, reads
+from digest_pipeline.ledger import incidents, migrate, reads
 from digest_pipeline.ledger.incidents import Identity, Incident
 from digest_pipeline.ledger.schema import incident
 from digest_pipeline.notify.channels import Told, email_channel
@@ -213,7 +213,7 @@ def test_a_ledger_that_was_away_loses_no_failure(open_rim, hook):
         tick(rim, cursor=cursor)
     with pytest.raises(dg.DagsterError):
         tick(rim, "notify_failed_runs", started)
-    rim.sql("UPDATE ledger_version SET version_num = '0003'")
+    rim.sql(f"UPDATE ledger_version SET version_num = '{migrate.head_version()}'")
     tick(rim, cursor=cursor)
     assert hook.kinds == {FAILED: 1}
 

@@ -13,7 +13,7 @@ _TEMPLATE = FrozenTemplate.from_parts(
     {
         SUBJECT: "For {{ customer.name }}: {{ items[0].title }}",
         TEXT: "{% for item in items %}{{ item.title }}\n{% endfor %}",
-        HTML: "<ul>{% for item in items %}<li title='{{ item.title }}'>{{ item.title }}</li>{% endfor %}</ul>",
+        HTML: "<style>li { margin: 0 }</style><ul>{% for item in items %}<li title='{{ item.title }}'>{{ item.title }}</li>{% endfor %}</ul>",
     }
 )
 
@@ -42,7 +42,8 @@ def test_the_same_rows_give_the_same_bytes_and_one_recipient_whatever_they_hold(
     assert data == to_mime(made, "ann@example.com")
     head = data.split(b"\r\n\r\n")[0].split(b"\r\n")
     assert [line.split(b":")[0] for line in head if not line.startswith(b" ")] == [
-        b"From", b"To", b"Subject", b"Date", b"Message-ID", b"X-Operation-Key", b"MIME-Version", b"Content-Type",
+        b"From", b"To", b"Subject", b"Date", b"Message-ID", b"Auto-Submitted", b"X-Operation-Key",
+        b"MIME-Version", b"Content-Type",
     ]  # fmt: skip
     assert max(map(len, data.split(b"\r\n"))) <= 998
     assert b"\n" not in data.replace(b"\r\n", b"")
