@@ -15,7 +15,7 @@ from digest_pipeline.gateways import registry
 from digest_pipeline.gateways.base import Envelope
 from digest_pipeline.gateways.envelopes import keyed
 from digest_pipeline.lab.smtp.process import SmtpProcess
-from digest_pipeline.lab.smtp.script import DROP, LATE, SILENCE, Scripted
+from digest_pipeline.lab.smtp.script import DROP, HARSH, LATE, SILENCE, Scripted, harsh
 from digest_pipeline.outcomes import (
     Accepted,
     AccountRefused,
@@ -357,3 +357,10 @@ def test_aiosmtpd_gets_the_same_bytes_for_one_recipient(tmp_path):
     assert max(map(len, lines)) <= 998
     assert not any(b"\n" in line or b"\r" in line for line in lines)
     assert content.count(b"@example.test") == 1
+
+
+def test_a_harsh_plan_is_the_seeds_and_leaves_out_no_way_to_fail():
+    plans = [[order.name for order in harsh(seed)] for seed in (1, 1, 2)]
+    assert plans[0] == plans[1] != plans[2]
+    assert {order.name for order in HARSH} == set(plans[0]) == set(plans[2])
+    assert len({order.name for order in HARSH}) == len(HARSH)
