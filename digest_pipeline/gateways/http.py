@@ -79,14 +79,20 @@ class Wire:
     touched = False
 
 
-def open_session(limits: HttpLimits) -> aiohttp.ClientSession:
-    """Return a session that keeps no cookies, reads no proxy settings and follows nothing."""
+def open_session(limits: HttpLimits, **connector: Any) -> aiohttp.ClientSession:
+    """Return a session that keeps no cookies, reads no proxy settings and follows nothing.
+
+    ``connector``: what aiohttp's TCPConnector is told beside the limits.
+    """
     tracing = aiohttp.TraceConfig()
     tracing.on_request_headers_sent.append(_touch)
     tracing.freeze()
     return aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(
-            limit=limits.connections, keepalive_timeout=limits.idle.total_seconds(), ttl_dns_cache=30
+            limit=limits.connections,
+            keepalive_timeout=limits.idle.total_seconds(),
+            ttl_dns_cache=30,
+            **connector,
         ),
         timeout=aiohttp.ClientTimeout(
             total=limits.total.total_seconds(), connect=limits.connect.total_seconds(), ceil_threshold=3600

@@ -21,10 +21,10 @@ from yarl import URL
 from digest_pipeline.errors import SpecError
 from digest_pipeline.gateways.base import Capabilities, Envelope, Idempotency
 from digest_pipeline.gateways.envelopes import unsendable
-from digest_pipeline.gateways.http import Answer, HttpLimits, exchange
+from digest_pipeline.gateways.http import Answer, HttpLimits, exchange, open_session
 from digest_pipeline.gateways.https_push_answers import verdict
 from digest_pipeline.gateways.https_push_body import message_id_of, push_body
-from digest_pipeline.gateways.https_push_network import Guard, checked_url, open_session, tls_context
+from digest_pipeline.gateways.https_push_network import Guard, checked_url, tls_context
 from digest_pipeline.gateways.json_api import account_of
 from digest_pipeline.gateways.kinds import LIMIT_SETTINGS, Kind, Settings, http_limits, required
 from digest_pipeline.gateways.signing import Signer
@@ -75,7 +75,7 @@ class HttpsPushGateway:
         return LookUpFailed("a subscriber can't be asked by operation key")
 
     async def __aenter__(self) -> Self:
-        self._session = open_session(self._limits, self._guard, self._tls)
+        self._session = open_session(self._limits, socket_factory=self._guard.socket, ssl=self._tls)
         return self
 
     async def __aexit__(

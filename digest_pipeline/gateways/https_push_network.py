@@ -12,14 +12,11 @@ import socket
 import ssl
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
-import aiohttp
 from yarl import URL
 
 from digest_pipeline.errors import SpecError
-from digest_pipeline.gateways.http import HttpLimits
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -130,33 +127,6 @@ def checked_url(text: str) -> URL:
     if url.raw_query_string or url.raw_fragment or "?" in text or "#" in text:
         raise wrong
     return url
-
-
-def open_session(limits: HttpLimits, guard: Guard, tls: ssl.SSLContext) -> aiohttp.ClientSession:
-    """Return a session that connects where the guard lets it; it keeps no cookies and reads no proxy settings."""
-    tracing = aiohttp.TraceConfig()
-    tracing.on_request_headers_sent.append(_touch)
-    return aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(
-            limit=limits.connections,
-            keepalive_timeout=limits.idle.total_seconds(),
-            socket_factory=guard.socket,
-            ssl=tls,
-        ),
-        timeout=aiohttp.ClientTimeout(
-            total=limits.total.total_seconds(), connect=limits.connect.total_seconds(), ceil_threshold=3600
-        ),
-        cookie_jar=aiohttp.DummyCookieJar(),
-        trust_env=False,
-        auto_decompress=False,
-        trace_configs=[tracing],
-        headers={"Accept-Encoding": "identity"},
-    )
-
-
-async def _touch(session: aiohttp.ClientSession, context: SimpleNamespace, params: Any) -> None:
-    # Before the first bytes are handed to the transport: an error without it proves that nothing left.
-    context.trace_request_ctx.touched = True
 
 
 def tls_context(ca_file: str) -> ssl.SSLContext:

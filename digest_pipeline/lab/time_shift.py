@@ -36,6 +36,16 @@ INSTANTS: Mapping[str, tuple[str, ...]] = {
     "manifest": ("window_opens_at", "window_closes_at", "late_until", "content_sealed_at"),
     "suppression": ("since_at", "expires_at", "lifted_at"),
     "provider_event": ("happened_at", "received_at"),
+    "push_receipt": (
+        "claimed_at",
+        "lease_ends",
+        "ambiguous_at",
+        "ended_at",
+        "absent_at",
+        "due_at",
+        "received_at",
+        "finished_at",
+    ),
 }
 """Every instant that the ledger compares with its clock, by table."""
 

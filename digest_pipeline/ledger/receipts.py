@@ -224,13 +224,6 @@ def known_sent_key(conn: Connection, gateway: str, account: str, visible: int, r
     ).scalar_one_or_none()
 
 
-def counts(conn: Connection) -> dict[str, int]:
-    """Return how many receipts are in each state."""
-    found = {str(state): 0 for state in ReceiptState}
-    found.update(conn.execute(select(_r.state, func.count()).group_by(_r.state)).tuples())
-    return found
-
-
 def _claimed(token: int) -> list[ColumnElement[bool]]:
     return [_r.state == ReceiptState.SENDING, _r.token == token]
 

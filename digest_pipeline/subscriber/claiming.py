@@ -10,7 +10,6 @@ from sqlalchemy import Connection
 
 from digest_pipeline.addresses import Address, address_hash, check_address
 from digest_pipeline.delivery import clock, rate_gate
-from digest_pipeline.delivery.claiming import HORIZON
 from digest_pipeline.delivery.plan import MICROS, SendPlan
 from digest_pipeline.gateways.base import Envelope
 from digest_pipeline.ledger import frozen_content, gates, pauses, receipts
@@ -21,6 +20,9 @@ from digest_pipeline.subscriber import replies
 from digest_pipeline.subscriber.pushes import Push
 from digest_pipeline.subscriber.replies import HALTED, Reply
 from digest_pipeline.subscriber.standing import answer_of
+
+HORIZON = 1_000_000
+"""Microseconds for which a push waits for its permit; beyond them it is denied and comes again."""
 
 PROBES_APART = 2 * MICROS
 """Between two tries of a halted account, in microseconds."""

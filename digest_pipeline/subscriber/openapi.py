@@ -32,8 +32,10 @@ def _plain(words: str) -> dict[str, Any]:
     return _said(words, {"type": "string"}, "text/plain")
 
 
-def _in_path(name: str) -> dict[str, Any]:
-    return {"name": name, "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
+def _in_path(name: str, *examples: str) -> dict[str, Any]:
+    schema = {"type": "string", "minLength": 1}
+    found: dict[str, Any] = {"name": name, "in": "path", "required": True, "schema": schema}
+    return found | ({"examples": {one: {"value": one} for one in examples}} if examples else {})
 
 
 def _header(name: str, pattern: str) -> dict[str, Any]:
@@ -44,6 +46,8 @@ def _header(name: str, pattern: str) -> dict[str, Any]:
         "schema": {"type": "string", "pattern": pattern},
     }
 
+
+_PROVIDERS = ("resend", "postmark", "mailjet", "sendgrid", "mailgun", "brevo", "ses")
 
 _SCHEMES = {
     "signed": {
@@ -123,7 +127,7 @@ _PATHS: dict[str, dict[str, Any]] = {
     "/events/{provider}": {
         "post": {
             "summary": "What a mail provider reports",
-            "parameters": [_in_path("provider")],
+            "parameters": [_in_path("provider", *_PROVIDERS)],
             "requestBody": {"content": {"application/json": {"schema": {}}}},
             "responses": {
                 "200": _plain("committed, or nothing of ours"),

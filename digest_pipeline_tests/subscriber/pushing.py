@@ -35,10 +35,9 @@ from digest_pipeline.subscriber.receiver import Receiver
 from digest_pipeline.subscriber.replies import Reply
 from digest_pipeline_tests.gateways.stands_push import SECRET
 from digest_pipeline_tests.harness.delivering import Desk, key_of
-from digest_pipeline_tests.harness.ledgers import ENVIRONMENT, run_ledger_sql
+from digest_pipeline_tests.harness.ledgers import ENVIRONMENT
 from digest_pipeline_tests.harness.sandbox import API_KEY
 
-_INSTANTS = ("claimed_at", "lease_ends", "ambiguous_at", "ended_at", "absent_at", "due_at", "finished_at")
 SECONDS = 60
 
 
@@ -53,12 +52,6 @@ def push_of(desk: Desk, number: int, **changed: Any) -> Push:
 def receipt_of(ledger: Ledger, number: int) -> Receipt | None:
     with ledger.read() as conn:
         return receipts.read(conn, key_of(number))
-
-
-def pass_receipt_time(ledger: Ledger, seconds: float) -> None:
-    """Move every instant of the receipts back."""
-    moved = ", ".join(f"{name} = {name} - :by" for name in _INSTANTS)
-    run_ledger_sql(ledger, f"UPDATE push_receipt SET {moved}", by=int(seconds * 1_000_000))
 
 
 @dataclass
@@ -103,7 +96,6 @@ class Taker:
 
     def pass_time(self, seconds: float) -> None:
         self.desk.pass_time(seconds)
-        pass_receipt_time(self.desk.ledger, seconds)
 
 
 @dataclass(frozen=True)

@@ -57,6 +57,9 @@ def test_the_subscriber_survives_anything_and_does_nothing_for_strangers(desk, t
         DIGEST_EVENTS_RESEND_SECRET=posts.RESEND_KEYS[0],
         DIGEST_EVENTS_POSTMARK_SECRET=posts.PAIRS[0],
         DIGEST_EVENTS_MAILGUN_SECRET=posts.MAILGUN_KEYS[0],
+        DIGEST_EVENTS_MAILJET_SECRET=posts.PAIRS[0],
+        DIGEST_EVENTS_SENDGRID_KEY=posts.sendgrid_public(0),
+        DIGEST_EVENTS_SES_TOPICS=posts.TOPIC,
         DIGEST_UNSUBSCRIBE_KEYS=UNSUBSCRIBE_KEY,
     )
     with subscribing(folder, tls, variables) as server:

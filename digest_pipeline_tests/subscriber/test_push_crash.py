@@ -11,7 +11,6 @@ from digest_pipeline_tests.harness.delivering import REPLAYS, assert_once_each, 
 from digest_pipeline_tests.subscriber.endpoint import until
 from digest_pipeline_tests.subscriber.pushing import (
     body_of,
-    pass_receipt_time,
     push_gateway,
     receipt_of,
     subscribing,
@@ -40,7 +39,7 @@ def is_sending(desk):
 def once_the_lease_is_over(desk, server):
     """A live lease is somebody's, as far as anyone can tell; once it is over, the same key goes again."""
     assert server.push(body_of(desk, 1)).outcome == "busy"
-    pass_receipt_time(desk.ledger, 70)
+    desk.pass_time(70)
     desk.pass_time(70)
     until(lambda: server.push(body_of(desk, 1)).outcome == "complete")
     assert_once_each(desk, range(1, 2))
@@ -123,7 +122,7 @@ def test_a_period_is_delivered_over_a_subscriber_that_dies_in_the_middle(open_de
     with subscribing(tmp_path, tls, variables, "second") as second:
         for number in range(2, 8):
             desk.pass_time(70)
-            pass_receipt_time(desk.ledger, 70)
+            desk.pass_time(70)
             desk.deliver(gateway=push_gateway(second), run_id=f"run-{number}")
             if desk.counts() == {"sent": 8}:
                 break

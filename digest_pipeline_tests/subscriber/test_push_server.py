@@ -1,5 +1,6 @@
 """The subscriber as a server of its own, over TLS that is verified: who may push, and what comes back."""
 
+import asyncio
 import http.client
 import json
 import ssl
@@ -8,6 +9,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from sqlalchemy import select
 
 from digest_pipeline.demo.push import make_tls
@@ -123,6 +126,34 @@ def test_a_push_signed_under_the_id_of_another_key_is_refused(pushed):
     assert not pushed.receipts()
 
 
+_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=6,
+)
+_fields = ("key", "digest", "period", "tenant", "customer_id", "payload_hash")
+
+
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(changed=st.dictionaries(st.sampled_from(_fields), _values, min_size=1), raw=st.binary(max_size=40))
+def test_whatever_is_signed_is_judged_and_nothing_ends_in_an_error(pushed, changed, raw):
+    """The bodies that only a holder of the secret can send."""
+    pushed_body = {**json.loads(body_of(pushed.desk, 1)), **changed}
+    for body in (json.dumps(pushed_body).encode(), raw):
+        signed = Signer("s", [SECRET])
+        try:
+            key = str(json.loads(body)["key"])
+        except (ValueError, TypeError, KeyError):
+            key = ""
+        try:
+            headers = signed.headers(message_id_of(key), body, datetime.now(UTC))
+        except UnicodeError:
+            continue  # no text, so nothing that can be signed
+        answer = pushed.server.ask("POST", "/push", body, headers)
+        assert answer.status in (200, 400, 409, 503), answer.status
+        assert answer.status != 503 or answer.outcome == "retry"  # a key that nobody has sealed
+
+
 def connection_to(server):
     context = ssl.create_default_context(cafile=str(server.tls.ca_file))
     return http.client.HTTPSConnection("localhost", server.port, timeout=SECONDS, context=context)
@@ -171,8 +202,6 @@ def test_what_nobody_expected_is_a_constant_500_and_nothing_half_applied(pushed)
 
 
 def send(gateway, envelope):
-    import asyncio
-
     async def run():
         async with gateway:
             return await gateway.send(envelope)
