@@ -90,7 +90,10 @@ class ContentSource(Query):
     sender: str = Field(description="the From header: Name <address>")
     reply_to: str = Field("", description="the Reply-To header")
     list_id: str = Field("", description="the List-Id header")
-    unsubscribe_url: str = Field("", description="for List-Unsubscribe; may hold {operation_key}")
+    unsubscribe_url: str = Field(
+        "",
+        description="for List-Unsubscribe; may hold {token} (signed, for our own /unsubscribe/) or {operation_key}",
+    )
     feedback_id: str = Field(
         "",
         pattern=r"^((?:[A-Za-z0-9._-]{0,64}:){0,3}[A-Za-z0-9._-]{5,15})?$",

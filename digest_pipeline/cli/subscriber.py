@@ -90,6 +90,11 @@ def serve_content(context: click.Context, /, until_stdin_closes: bool, **where: 
     tokens = content_tokens()
     if not tokens:
         raise InputError(f"{TOKEN} is not set: it is what opens the content path")
+    if where["cert"] is None and where["host"] not in ("127.0.0.1", "::1", "localhost"):
+        raise InputError(
+            "what the content path gives out holds addresses: give --cert and --key, or listen at 127.0.0.1 "
+            "behind a proxy that ends TLS"
+        )
     with open_ledger(Settings.from_environment()) as ledger:
         _serve(content_app(ledger, tokens), where, [], until_stdin_closes)
 

@@ -64,7 +64,7 @@ def apply(conn: Connection, message: Row[Any], limits: Suppression) -> list[str]
     ).all()
     for event in events:
         if event.applied_at is None:
-            _suppress(conn, message, event, limits)
+            suppress(conn, message, event, limits)
     if row is None or row.state == State.CLAIMED:
         return None
     effect, overtaken = _settle(conn, row, events)
@@ -158,7 +158,11 @@ def _unclaimed(conn: Connection, row: Row[Any], message_id: str | None, event: R
     )
 
 
-def _suppress(conn: Connection, message: Row[Any], event: Row[Any], limits: Suppression) -> None:
+def suppress(conn: Connection, message: Row[Any], event: Any, limits: Suppression) -> None:
+    """Let the suppression list hear of an event: ``event`` has a kind, and says whether it is permanent.
+
+    ``message``: tenant, address_hash, operation_key.
+    """
     tenant, address, key = message.tenant, message.address_hash, message.operation_key
     match EventKind(event.kind):
         case EventKind.COMPLAINED:

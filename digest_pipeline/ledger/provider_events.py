@@ -78,12 +78,16 @@ def take_in(conn: Connection, event: Event, limits: Limits) -> Receipt:
     ledger has (they are frozen before their messages are sent), or one that another provider sent.
     """
     message = message_of(conn, event)
-    if message is None and not is_hash(event.key or "") and not _was_pushed_here(conn, event.key):
+    pushed = _pushed_here(conn, event.key) if message is None else None
+    if message is None and not is_hash(event.key or "") and pushed is None:
         return Receipt(Taken.NOT_OURS)
     if message is not None and is_foreign(conn, message, event.provider):
         return Receipt(Taken.FOREIGN)
-    if not insert_new(conn, provider_event, _row(conn, event, message)):
+    if not insert_new(conn, provider_event, _row(conn, event, message if message is not None else pushed)):
         return Receipt(Taken.DUPLICATE)
+    if pushed is not None and pushed.address_hash is not None:
+        # Of a message that a pipeline pushed here: its next push is rejected, which the pipeline hears.
+        event_effects.suppress(conn, pushed, event, limits(pushed.digest))
     if message is None:
         return Receipt(Taken.PARKED)
     return _apply(conn, message, limits)
@@ -132,9 +136,12 @@ def proof_of(conn: Connection, operation_key: str) -> tuple[Proof, str | None] |
     return max(proofs, key=lambda proof: proof.rank), message_id
 
 
-def _was_pushed_here(conn: Connection, key: str | None) -> bool:
-    pushed = select(push_receipt.c.operation_key).where(push_receipt.c.operation_key == key)
-    return key is not None and conn.execute(pushed).first() is not None
+def _pushed_here(conn: Connection, key: str | None) -> Row[Any] | None:
+    if key is None:
+        return None
+    r = push_receipt.c
+    pushed = select(r.operation_key, r.digest, r.tenant, r.address_hash).where(r.operation_key == key)
+    return conn.execute(pushed).one_or_none()
 
 
 def any_parked(conn: Connection) -> bool:

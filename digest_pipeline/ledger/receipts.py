@@ -122,6 +122,15 @@ def claim(conn: Connection, receipt: Receipt, gateway: str, account: str, lease:
     return token if changed.rowcount else None
 
 
+def address(conn: Connection, key: str, token: int, digest: str, tenant: str, address_hash: str) -> None:
+    """Remember whom a claimed key is about: events and opt-outs name the key alone."""
+    conn.execute(
+        update(push_receipt)
+        .where(_r.operation_key == key, *_claimed(token))
+        .values(digest=digest, tenant=tenant, address_hash=address_hash)
+    )
+
+
 def complete(conn: Connection, key: str, message_id: str | None, proof: Proof) -> bool:
     """Any state but complete -> complete, on evidence: an acceptance, a look-up's hit, an event."""
     values = {"message_id": message_id, "proof": proof, "failure_class": null(), "ambiguous_at": null()}

@@ -12,7 +12,7 @@ from typing import Any
 from sqlalchemy import BigInteger, Connection, Row, distinct, func, or_, select, update
 
 from digest_pipeline.ledger.dialects import insert_new, ledger_now, locked, rowset, rowset_value
-from digest_pipeline.ledger.schema import manifest, manifest_entry, provider_event, suppression
+from digest_pipeline.ledger.schema import manifest, manifest_entry, provider_event, push_receipt, suppression
 from digest_pipeline.spec_suppression import Suppression
 from digest_pipeline.states import SuppressionReason
 
@@ -158,7 +158,7 @@ def opt_out(conn: Connection, operation_key: str, source: str) -> bool | None:
         .join(manifest, manifest.c.id == manifest_entry.c.manifest_id)
         .where(manifest_entry.c.operation_key == operation_key)
     )
-    found = conn.execute(query).one_or_none()
+    found = conn.execute(query).one_or_none() or _pushed_here(conn, operation_key)
     if found is None:
         return None
     return add(
@@ -170,6 +170,13 @@ def opt_out(conn: Connection, operation_key: str, source: str) -> bool | None:
         source=source,
         operation_key=operation_key,
     )
+
+
+def _pushed_here(conn: Connection, operation_key: str) -> Row[Any] | None:
+    """Whom a message is about that a pipeline with a ledger of its own pushed here."""
+    r = push_receipt.c
+    known = r.operation_key == operation_key, r.tenant.is_not(None), r.address_hash.is_not(None)
+    return conn.execute(select(r.tenant, r.address_hash).where(*known)).one_or_none()
 
 
 def _addresses(conn: Connection, places: Sequence[dict[str, int]]) -> list[Row[Any]]:

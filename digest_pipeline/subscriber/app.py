@@ -13,7 +13,7 @@ from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -104,6 +104,8 @@ class Sanitised:
 
         try:
             await self._app(scope, receive, sending)
+        except ClientDisconnect:
+            return  # nobody is there to be answered, and nothing is wrong here
         except Exception as error:  # noqa: BLE001 - the last frame before the server, which would print it
             log.request_failed(type(error).__name__)
             if not started:

@@ -76,6 +76,8 @@ def claim(conn: Connection, wanted: Wanted, seen: Receipt | None) -> Claim | Rep
     token = receipts.claim(conn, receipt, plan.gateway.name, plan.gateway.account, lease)
     if token is None:  # in doubt at another account: nothing of ours may be sent
         return replies.unknown(None)
+    hashed = address_hash(wanted.envelope.recipient)
+    receipts.address(conn, receipt.operation_key, token, plan.digest.name, wanted.tenant, hashed)
     return Claim(
         key=receipt.operation_key,
         token=token,

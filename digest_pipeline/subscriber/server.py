@@ -22,6 +22,10 @@ KEEP_ALIVE_SECONDS = 75
 """Longer than the pipeline keeps an idle connection: a push must not meet one that is just being closed."""
 
 
+MOST_CONNECTIONS = 1000
+"""Open at once; further ones are told 503."""
+
+
 @dataclass(frozen=True, slots=True)
 class Listening:
     """Where a server listens. ``port`` 0 takes a free one; without a certificate it speaks plain HTTP."""
@@ -75,7 +79,12 @@ def _config(app: ASGIApp, where: Listening) -> uvicorn.Config:
         lifespan="on",
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=GRACE_SECONDS,
+        # httptools, which uvicorn would prefer, collects headers without any limit.
+        http="h11",
         h11_max_incomplete_event_size=32 * 1024,
+        limit_concurrency=MOST_CONNECTIONS,
+        # What a header says of where a request comes from counts for nothing.
+        proxy_headers=False,
         ws="none",
     )
     try:

@@ -75,6 +75,8 @@ def routes(ledger: Ledger, settings: Settings) -> list[Route]:
             known = await run_in_threadpool(ledger.transact, work, patience=PATIENCE)
         except TooLargeError:
             return _plain(413, "too large")
+        except TimeoutError:
+            return _plain(408, "too slow")
         except DBAPIError:
             return _plain(503, "try again later")
         if known is None:

@@ -18,6 +18,7 @@ HASHED = {
     "manifest_entry.recipient_hash",
     "manifest_entry.address_hash",
     "provider_event.address_hash",
+    "push_receipt.address_hash",
     "suppression.address_hash",
 }
 """What is kept instead: digests, that evidence still finds its row and an opt-out its address."""
@@ -38,7 +39,7 @@ NOTHING_PRIVATE = {
     "operator_action": {"approver", "digest", "effect", "keys", "kind", "period", "reason", "tenant", "who"},
     "pause": {"kind", "name"},
     "provider_event": {"account", "effect", "event_id", "kind", "message_id", "operation_key", "provider", "tenant"},
-    "push_receipt": {"account", "detail", "failure_class", "gateway", "message_id", "operation_key", "payload_hash",
+    "push_receipt": {"account", "detail", "digest", "tenant", "failure_class", "gateway", "message_id", "operation_key", "payload_hash",
                      "proof", "state"},
     "rate_gate": {"halt_reason", "name"},
     "send_batch": {"account", "gateway", "id", "members"},

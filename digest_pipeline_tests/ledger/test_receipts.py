@@ -3,12 +3,16 @@
 from functools import partial
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import select, text
 from sqlalchemy.exc import IntegrityError
 
-from digest_pipeline.ledger import receipts
+from digest_pipeline.ledger import provider_events, receipts, suppressions
+from digest_pipeline.ledger.event_effects import EventKind
+from digest_pipeline.ledger.event_messages import Event
 from digest_pipeline.ledger.receipts import ReceiptState
+from digest_pipeline.ledger.schema import suppression
 from digest_pipeline.outcomes import FailureClass, Proof
+from digest_pipeline.spec_suppression import DEFAULT_SUPPRESSION
 from digest_pipeline_tests.harness.ledgers import migrated
 
 KEY, HASH = "d:2026-W42:c", "0" * 64
@@ -141,3 +145,34 @@ def test_the_states_of_the_code_are_those_of_the_database(ledger):
         plant(ledger, state)
     with ledger.write() as conn, pytest.raises(IntegrityError):
         conn.execute(text("UPDATE push_receipt SET state = 'lost', finished_at = NULL"))
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        (EventKind.COMPLAINED, "complained"),
+        (EventKind.BOUNCED, "bounced"),
+        (EventKind.UNSUBSCRIBED, "opted_out"),
+        ("one click", "opted_out"),
+    ],
+)
+def test_what_is_said_of_a_pushed_message_keeps_its_address_alone(ledger, said, reason):
+    """CLS-13, SEC-15: the subscriber's ledger has no manifest, and knows only whom it sent a key to."""
+    ledger.transact(lambda conn: receipts.receive(conn, KEY, HASH))
+    token = ledger.transact(lambda conn: receipts.claim(conn, now_at(ledger), "resend", "a", 60))
+    ledger.transact(lambda conn: receipts.address(conn, KEY, token, "d", "acme", "ab" * 32))
+    ledger.transact(lambda conn: receipts.complete(conn, KEY, "m1", Proof.ACCEPTED))
+    if said == "one click":
+        assert ledger.transact(lambda conn: suppressions.opt_out(conn, KEY, "unsubscribe"))
+    else:
+        event = Event("resend", "e1", said, KEY, permanent=True)
+        for taken in ("parked", "duplicate"):
+            receipt = ledger.transact(
+                lambda conn: provider_events.take_in(conn, event, lambda _digest: DEFAULT_SUPPRESSION)
+            )
+            assert receipt.taken == taken
+    with ledger.read() as conn:
+        rows = conn.execute(select(suppression)).all()
+    assert [(row.tenant, row.address_hash, row.reason, row.operation_key) for row in rows] == [
+        ("acme", "ab" * 32, reason, KEY)
+    ]

@@ -60,16 +60,20 @@ def _event(item: dict[str, Any]) -> Event | None:
     kind = KINDS.get(word)
     if kind is None:
         return None
-    milliseconds = item.get("ts_epoch")
     return Event(
         "brevo",
         identity_of(item),
         kind,
         key_in(text_in(item, "X-Mailin-custom"), *_tags(item)),
         text_in(item, "message-id"),
-        epoch(milliseconds / 1000) if isinstance(milliseconds, int | float) else None,
+        _instant(item.get("ts_epoch")),
         permanent=word in PERMANENT,
     )
+
+
+def _instant(milliseconds: Any) -> int | None:
+    is_one = isinstance(milliseconds, int | float) and 0 <= milliseconds < 1e15
+    return epoch(milliseconds / 1000) if is_one else None
 
 
 def _tags(item: dict[str, Any]) -> list[str]:

@@ -12,6 +12,7 @@ import urllib.request
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import lru_cache, partial
+from http.client import HTTPException
 from typing import Any
 
 from sqlalchemy import Connection
@@ -37,6 +38,12 @@ from digest_pipeline.subscriber.events.reading import Posted, Reader, RefusedErr
 MAX_BODY = 4 * 1024 * 1024
 """Bytes. SendGrid and Mailjet send many events at once."""
 
+SINGLE = 512 * 1024
+"""Bytes of one event: SNS has at most 256 KB in a message."""
+
+ONE_EACH = frozenset({"mailgun", "ses"})
+"""Whose signature is inside the body, which is read before anything is known to be authentic."""
+
 PATIENCE = 5.0
 """Seconds for which a ledger that is busy is tried: providers wait about ten."""
 
@@ -51,10 +58,14 @@ def routes(ledger: Ledger, settings: Settings) -> list[Route]:
         if read is None:
             return _said(404, "not found")
         try:
-            posted = await _posted(request)
+            posted = await _posted(
+                request, SINGLE if request.path_params["provider"] in ONE_EACH else MAX_BODY
+            )
             return await run_in_threadpool(_take_in, ledger, read, posted, limits)
         except TooLargeError:
             return _said(413, "too large")
+        except TimeoutError:
+            return _said(408, "too slow")
         except RefusedError as refused:
             return _said(refused.status, refused.why)
         except DBAPIError:
@@ -111,8 +122,8 @@ def _all_in(conn: Connection, events: Sequence[Event], limits: Limits) -> tuple[
     return Counter(str(one.taken) for one in receipts), [key for one in receipts for key in one.overtaken]
 
 
-async def _posted(request: Request) -> Posted:
-    body = await body_of(request, MAX_BODY)
+async def _posted(request: Request, limit: int) -> Posted:
+    body = await body_of(request, limit)
     headers = {name.lower(): value for name, value in request.headers.items()}
     return Posted(headers, body, request.client.host if request.client else "", time.time())
 
@@ -126,8 +137,11 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
 def fetch_from_amazon(url: str) -> bytes:
     """Return what is at a URL that was checked to be Amazon's; follows no redirect. Raises OSError."""
     opener = urllib.request.build_opener(_NoRedirects())
-    with opener.open(url, timeout=10) as answer:
-        found: bytes = answer.read(65_536)
+    try:
+        with opener.open(url, timeout=10) as answer:
+            found: bytes = answer.read(65_536)
+    except HTTPException as error:
+        raise OSError(type(error).__name__) from None
     return found
 
 

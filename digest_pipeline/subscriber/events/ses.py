@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from digest_pipeline.errors import InputError
 from digest_pipeline.ledger.event_effects import EventKind
 from digest_pipeline.ledger.event_messages import Event
 from digest_pipeline.subscriber.events import sns
@@ -46,6 +47,9 @@ KINDS = {
 
 def reader(topics: Sequence[str], fetch: sns.Fetch, on_confirmed: Callable[[str], None]) -> Reader:
     """Return what reads SNS's requests. ``on_confirmed`` is told the topic whose subscription was confirmed."""
+    for topic in topics:
+        if topic.count(":") != 5 or not topic.startswith("arn:"):
+            raise InputError("DIGEST_EVENTS_SES_TOPICS: each is an ARN, arn:aws:sns:region:account:name")
 
     def read(posted: Posted) -> list[Event]:
         message = json_of(posted.body)

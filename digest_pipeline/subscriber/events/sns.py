@@ -19,7 +19,13 @@ from digest_pipeline.subscriber.events.reading import UNAUTHENTIC, RefusedError,
 Fetch = Callable[[str], bytes]
 """Returns what is at an https URL of Amazon's; raises OSError."""
 
-_HOST = re.compile(r"sns\.[a-z0-9-]{4,32}\.amazonaws\.com(\.cn)?").fullmatch
+# A region, and nothing else: sns.s3-eu-west-1.amazonaws.com is anybody's bucket called "sns".
+_REGION = r"[a-z]{2,4}(?:-[a-z]+){1,3}-[0-9]"
+_HOST = re.compile(rf"sns\.{_REGION}\.amazonaws\.com(?:\.cn)?").fullmatch
+# The whole path, and no query: other actions of the same host repeat what anybody has stored there.
+_CERTIFICATE = re.compile(
+    rf"https://sns\.{_REGION}\.amazonaws\.com(?:\.cn)?/SimpleNotificationService-[0-9A-Za-z]+\.pem"
+).fullmatch
 _FIELDS: Mapping[str, tuple[str, ...]] = {
     "Notification": ("Message", "MessageId", "Subject", "Timestamp", "TopicArn", "Type"),
     "SubscriptionConfirmation": (
@@ -50,12 +56,12 @@ def require_signed(message: Mapping[str, Any], certificate_at: Fetch) -> None:
     from cryptography.x509 import load_pem_x509_certificate
 
     url = message.get("SigningCertURL")
-    if not is_amazons(url) or not str(url).endswith(".pem"):
+    if not isinstance(url, str) or not _CERTIFICATE(url):
         raise RefusedError(403, "a certificate from elsewhere")
     digest = {"1": SHA1, "2": SHA256}.get(str(message.get("SignatureVersion")))
     try:
         signature = base64.b64decode(str(message.get("Signature")), validate=True)
-        key = load_pem_x509_certificate(certificate_at(str(url))).public_key()
+        key = load_pem_x509_certificate(certificate_at(url)).public_key()
         if digest is None or not isinstance(key, RSAPublicKey):
             raise RefusedError(401, UNAUTHENTIC)
         # SHA-1 is what version 1 is: Amazon's choice, until a topic is set to version 2.
@@ -68,6 +74,8 @@ def require_signed(message: Mapping[str, Any], certificate_at: Fetch) -> None:
 
 def is_amazons(url: Any) -> bool:
     """Whether a URL is one of SNS's own, over https."""
+    if isinstance(url, str) and not (url.isascii() and url.isprintable() and " " not in url):
+        return False
     try:
         parts = urlsplit(url) if isinstance(url, str) else None
         return (

@@ -109,6 +109,13 @@ def _receipts() -> None:
         sa.Column("proof", sa.String(16)),
         sa.Column("failure_class", sa.String(16)),
         sa.Column("suppressed", sa.Boolean(), comment="of a rejection: the address itself is left alone"),
+        sa.Column("digest", sa.Text(), comment="of the newest claim, as are tenant and address_hash"),
+        sa.Column("tenant", sa.Text()),
+        sa.Column(
+            "address_hash",
+            sa.String(64),
+            comment="whom bounces, complaints and opt-outs are about",
+        ),
         sa.Column("detail", sa.Text(), comment="sanitised, at most 200 characters"),
         sa.Column("received_at", sa.BigInteger(), nullable=False),
         sa.Column("finished_at", sa.BigInteger()),
