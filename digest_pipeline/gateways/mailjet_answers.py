@@ -42,7 +42,7 @@ def verdicts(
     """Return one outcome for each message of a call, in its order; ``names`` are their CustomIDs."""
     said = answer.fields() or {}
     items = said.get("Messages")
-    if isinstance(items, list) and (200 <= answer.status < 300 or 400 <= answer.status < 429):
+    if isinstance(items, list) and (200 <= answer.status < 300 or 400 <= answer.status < 500):
         return [_item(item, hide) for item in matched(names, items, _name_of)]
     code = text_of(said, "ErrorCode")
     detail = sanitise(f"{answer.status} {code} {text_of(said, 'ErrorMessage')}", hide)
@@ -50,6 +50,9 @@ def verdicts(
         return [Ambiguous(f"{answer.status} without a readable list")] * len(names)
     if 400 <= answer.status < 500 and code in _ACCOUNT:
         return [AccountRefused(detail)] * len(names)
+    if len(names) > 1 and not code and answer.status in (400, 422):
+        # Calls that are answered so can have accepted messages in them, and this answer can't be read.
+        return [Ambiguous(detail)] * len(names)
     return whole_call(by_status(answer, detail, now, from_api=bool(code)), len(names))
 
 

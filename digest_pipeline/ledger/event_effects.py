@@ -17,7 +17,7 @@ from digest_pipeline.ledger.dialects import ledger_now, locked, next_tokens
 from digest_pipeline.ledger.schema import attempt, delivery, provider_event
 from digest_pipeline.outcomes import FailureClass, Proof, Stage
 from digest_pipeline.spec_suppression import Suppression
-from digest_pipeline.states import REACHED, State, SuppressionReason
+from digest_pipeline.states import CLAIMABLE, REACHED, State, SuppressionReason
 
 _d, _v, _a = delivery.c, provider_event.c, attempt.c
 
@@ -77,6 +77,7 @@ def apply(conn: Connection, message: Row[Any], limits: Suppression) -> list[str]
 
 
 def _settle(conn: Connection, row: Row[Any], events: Sequence[Row[Any]]) -> tuple[str, list[str]]:
+    events = [event for event in events if _is_about(event, row)]
     proofs = [proof for event in events if (proof := EventKind(event.kind).proof) is not None]
     if not proofs:
         return "none", []
@@ -91,6 +92,13 @@ def _settle(conn: Connection, row: Row[Any], events: Sequence[Row[Any]]) -> tupl
     if row.state in REACHED:
         return ("raised" if transitions.raise_proof(conn, *_place(row), proof) else "none"), []
     return "settled", _accept(conn, row, proof, events)
+
+
+def _is_about(event: Row[Any], row: Row[Any]) -> bool:
+    """Whether an event still says something: a rejection that was applied is of an attempt before a replay."""
+    if event.kind != EventKind.REJECTED or event.applied_at is None:
+        return True
+    return row.state not in CLAIMABLE and bool(event.received_at >= (row.claimed_at or 0))
 
 
 def _reject(

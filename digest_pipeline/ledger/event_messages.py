@@ -6,10 +6,11 @@ import hashlib
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, Select, and_, func, select
+from sqlalchemy import ColumnElement, Connection, Row, Select, and_, func, or_, select
 
 from digest_pipeline.ledger.event_effects import EventKind
 from digest_pipeline.ledger.schema import attempt, delivery, manifest, manifest_entry
+from digest_pipeline.states import State
 
 RELAYS = frozenset({"smtp", "https_push"})
 """Gateways behind which a provider of another name may do the sending."""
@@ -81,7 +82,10 @@ def _by_key(conn: Connection, key: str) -> Row[Any] | None:
 def _by_hash(conn: Connection, reference: str) -> Row[Any] | None:
     """Look among what is unknown: what was sent is found by its message id."""
     unknown = messages().join(delivery, same_delivery())
-    unknown = unknown.where(_d.ambiguous_at.is_not(None), func.length(_e.operation_key) > len(reference))
+    open_again = _d.state.in_((State.RETRY, State.FAILED, State.DEAD))  # disproved, and perhaps wrongly
+    unknown = unknown.where(
+        or_(_d.ambiguous_at.is_not(None), open_again), func.length(_e.operation_key) > len(reference)
+    )
     for message in conn.execute(unknown):
         if HASHED + hashlib.sha256(message.operation_key.encode()).hexdigest() == reference:
             return message

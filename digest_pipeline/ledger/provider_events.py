@@ -129,7 +129,9 @@ def proof_of(conn: Connection, operation_key: str) -> tuple[Proof, str | None] |
     events = conn.execute(
         select(_v.kind, _v.message_id).where(_v.operation_key == operation_key).order_by(_v.received_at)
     ).all()
-    proofs = [proof for event in events if (proof := EventKind(event.kind).proof) is not None]
+    # A rejection proves that it was taken and that it never left: no reason to call it complete.
+    said = [EventKind(event.kind) for event in events if event.kind != EventKind.REJECTED]
+    proofs = [kind.proof for kind in said if kind.proof is not None]
     if not proofs:
         return None
     message_id = next((event.message_id for event in events if event.message_id), None)

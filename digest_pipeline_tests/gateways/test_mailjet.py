@@ -83,7 +83,7 @@ ANSWERS = [
     (said(403, {}), ACCOUNT),
     (said(413, {}), CONTENT),
     (said(429, {}), Throttled("")),
-    (said(429, {"Messages": [ok(BIG)]}), Throttled("")),
+    (said(429, {"Messages": [ok(BIG)]}), Accepted(str(BIG))),
     (said(500, {"Messages": [failed(error("mj-0013", related=["To"]))]}), DOUBT),
     (said(500, {"ErrorIdentifier": "x", "StatusCode": 500}), DOUBT),
     (said(503, {}), DOUBT),

@@ -327,8 +327,8 @@ def test_events_of_a_message_that_was_pushed_here_are_kept_for_its_receipt(desk:
     pushed = "tiny_digest:2025-W10:pushed"
     desk.conn.execute(
         text(
-            "INSERT INTO push_receipt (operation_key, payload_hash, state, token, attempts, received_at) "
-            "VALUES (:k, 'h', 'unknown', 1, 1, 1)"
+            "INSERT INTO push_receipt (operation_key, payload_hash, state, token, attempts, received_at, ambiguous_at) "
+            "VALUES (:k, 'h', 'unknown', 1, 1, 1, 1)"
         ),
         {"k": pushed},
     )
