@@ -24,7 +24,7 @@ from digest_pipeline_tests.daemon.clock import MovedClock, library, postgres_by
 from digest_pipeline_tests.harness.rim import Rim, rim_at
 from digest_pipeline_tests.harness.site import Site, site_at
 
-PATIENCE = 300.0
+PATIENCE = 600.0
 HURRY = 6.0
 """Seconds that pass at once, about three times a second: a sensor's minute takes three."""
 T = TypeVar("T")
