@@ -11,6 +11,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
+from digest_pipeline.cli.receipts import receipts_command, resolve_command
 from digest_pipeline.delivery.plan import SendPlan
 from digest_pipeline.errors import InputError
 from digest_pipeline.installation import make_gateway, open_ledger
@@ -71,6 +72,10 @@ def serve_subscriber(
             raise InputError(f"--digest takes pushes, which need {SECRET}")
         app = subscriber_app(ledger, settings.own, pushes)
         _serve(app, where, sorted(pushes.plans) if pushes else [], until_stdin_closes)
+
+
+subscriber.add_command(receipts_command)
+subscriber.add_command(resolve_command)
 
 
 @click.group()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 
 from sqlalchemy import Connection
@@ -12,6 +12,7 @@ from sqlalchemy import Connection
 from digest_pipeline import faults
 from digest_pipeline.delivery import rate_gate
 from digest_pipeline.delivery.plan import MICROS, SendPlan
+from digest_pipeline.delivery.rate_gate import Grant
 from digest_pipeline.delivery.turns import Turns
 from digest_pipeline.ledger import batches, claims, gates
 from digest_pipeline.ledger.claims import Batch, Claimed
@@ -139,9 +140,11 @@ def _claim_batch(
         batch = batches.repeatable(conn, manifest_id, plan.claimer, lifetime)
         if batch is None:
             continue
-        horizon = int(plan.digest.sending.lease_seconds * MICROS) // 4
-        grant = rate_gate.grant(gate, at.now + int(at.lead * MICROS), batch.size, horizon)
-        starts = grant.starts * batch.size if grant.probe else grant.starts
+        if batch.size > rate_gate.most_at_once(gate):  # the rate was lowered since its first call
+            batches.hold(conn, manifest_id, batch.id)
+            continue
+        grant = _grant_whole(plan, gate, batch.size, at)
+        starts = grant.starts
         if len(starts) < batch.size:
             return Taken(again_in=max(0.0, ((grant.again_at or at.now) - at.now) / MICROS))
         claimed = batches.claim(conn, manifest_id, batch.id, plan.claimer)
@@ -152,6 +155,15 @@ def _claim_batch(
                 [[_permitted(plan, row, starts[-1], at, grant.probe) for row in claimed]], seen_at=at.read_at
             )
     return None
+
+
+def _grant_whole(plan: SendPlan, gate: GateState, size: int, at: _Moment) -> Grant:
+    """Return the permits of a call that goes whole or not; as a halted account's probe, too, all of them."""
+    now, horizon = at.now + int(at.lead * MICROS), int(plan.digest.sending.lease_seconds * MICROS) // 4
+    grant = rate_gate.grant(gate, now, size, horizon)
+    if not grant.probe:
+        return grant
+    return replace(rate_gate.grant(replace(gate, halt_reason=None), now, size, horizon), probe=True)
 
 
 def renew(conn: Connection, plan: SendPlan, wanted: int, lead: float, horizon: int = HORIZON) -> list[float]:

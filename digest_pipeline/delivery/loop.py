@@ -25,7 +25,7 @@ from digest_pipeline.delivery.claiming import Permitted, Taken
 from digest_pipeline.delivery.opening import envelope_of
 from digest_pipeline.delivery.pace import Pace
 from digest_pipeline.delivery.plan import MICROS, SendPlan
-from digest_pipeline.delivery.retry_policy import Budget, Settlement, settlement
+from digest_pipeline.delivery.retry_policy import Budget, Settlement, believed, settlement
 from digest_pipeline.delivery.settling import Result, give_back, settle, unsent
 from digest_pipeline.delivery.turns import Turns
 from digest_pipeline.gateways.base import Envelope
@@ -255,6 +255,7 @@ class Sender:
 
     async def finish(self, call: Sequence[Permitted], outcomes: Sequence[Outcome | None]) -> None:
         """Hand what became of each row of a call to the settler; None: released before the wire."""
+        outcomes = [_as_known(row.claimed, outcome) for row, outcome in zip(call, outcomes, strict=True)]
         for row, outcome in zip(call, outcomes, strict=True):
             self._results.put_nowait(Result(row.claimed, outcome, self._judge(row.claimed, outcome)))
         for said in dict.fromkeys(outcomes):  # once, however many messages one answer was about
@@ -331,6 +332,11 @@ class Sender:
     async def in_ledger(self, work: Callable[..., T], *args: object) -> T:
         """Do some work that waits for the ledger on a thread."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, work, *args)
+
+
+def _as_known(claimed: Claimed, outcome: Outcome | None) -> Outcome | None:
+    tried = claimed.is_ambiguous or claimed.attempts > 0
+    return None if outcome is None else believed(outcome, tried=tried)
 
 
 def _first(error: BaseException) -> BaseException:

@@ -156,6 +156,18 @@ def settlement(
             assert_never(outcome)
 
 
+def believed(outcome: Outcome, *, tried: bool) -> Outcome:
+    """Return what an outcome means, given whether an earlier attempt was made that may explain it.
+
+    A provider that refuses a used key says that a message was taken under it. That was ours only if we
+    made one: a key that is used although we never tried was used by somebody else, or counted with a call
+    that was refused. Then nobody knows.
+    """
+    if isinstance(outcome, Accepted) and outcome.replayed and outcome.message_id is None and not tried:
+        return Ambiguous("the key was used before, and by no attempt of ours")
+    return outcome
+
+
 def _not_sent(
     outcome: NotSent,
     ambiguous: bool,

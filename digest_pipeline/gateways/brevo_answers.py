@@ -15,19 +15,17 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-from digest_pipeline.gateways.http import Answer, by_status, retry_after
+from digest_pipeline.gateways.http import Answer, by_status
 from digest_pipeline.gateways.json_api import text_of
+from digest_pipeline.gateways.look_ups import look_up_in
 from digest_pipeline.gateways.retry_after import parse_retry_after
 from digest_pipeline.gateways.sanitise import sanitise
 from digest_pipeline.outcomes import (
-    Absent,
     Accepted,
     AccountRefused,
     Ambiguous,
     FailureClass,
-    Found,
     LookUp,
-    LookUpFailed,
     Outcome,
     Refused,
     Throttled,
@@ -67,17 +65,14 @@ def verdict(answer: Answer, now: datetime, hide: Sequence[str], *, keyed: bool) 
 
 
 def look_up_result(answer: Answer, tag: str, now: datetime) -> LookUp:
-    """Return what a report says. Events with other tags are no answer; two of ours are two copies."""
-    found = _events(answer)
-    if found is None:
-        wait = retry_after(answer, now) if answer.status in (429, 503) else None
-        return LookUpFailed(f"the report answered {answer.status} without a list", wait)
-    if not found:
-        return Absent()
-    ours = [one for one in found if isinstance(one, dict) and text_of(one, "tag") == tag]
-    if not ours:
-        return LookUpFailed("the report is about other messages")
-    return Found(text_of(ours[0], "messageId") or None, copies=len(ours))
+    """Return what a report by tag says."""
+    return look_up_in(
+        answer,
+        _events(answer),
+        lambda one: text_of(one, "tag") == tag,
+        lambda one: text_of(one, "messageId") or None,
+        now,
+    )
 
 
 def _events(answer: Answer) -> list[Any] | None:

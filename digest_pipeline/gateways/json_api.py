@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from types import TracebackType
@@ -79,7 +80,7 @@ class JsonApi:
         return f"{type(self).__name__}(account={self.account!r})"
 
 
-class BatchJsonApi(JsonApi):
+class BatchJsonApi(JsonApi, ABC):
     """A ``JsonApi`` that takes several messages in one call."""
 
     async def send_batch(
@@ -100,11 +101,11 @@ class BatchJsonApi(JsonApi):
         outcomes = iter(found)
         return [why or next(outcomes) for why in refused]
 
+    @abstractmethod
     async def send_all(
         self, envelopes: Sequence[Envelope], batch_key: str | None
     ) -> list[Outcome] | BatchRefused:
         """Make the one call for envelopes that can be sent, at least one; one outcome for each."""
-        raise NotImplementedError
 
 
 def _checked_host(kind: str, url: str) -> str:

@@ -13,19 +13,17 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-from digest_pipeline.gateways.http import Answer, by_status, retry_after
+from digest_pipeline.gateways.http import Answer, by_status
 from digest_pipeline.gateways.json_api import text_of
+from digest_pipeline.gateways.look_ups import look_up_in
 from digest_pipeline.gateways.retry_after import parse_retry_after
 from digest_pipeline.gateways.sanitise import sanitise
 from digest_pipeline.outcomes import (
-    Absent,
     Accepted,
     AccountRefused,
     Ambiguous,
     FailureClass,
-    Found,
     LookUp,
-    LookUpFailed,
     Outcome,
     Refused,
     Throttled,
@@ -52,17 +50,9 @@ def verdict(answer: Answer, now: datetime, hide: Sequence[str]) -> Outcome:
 
 
 def look_up_result(answer: Answer, tag: str, now: datetime) -> LookUp:
-    """Return what the logs say. Entries with other tags are no answer; two of ours are two copies."""
-    found = (answer.fields() or {}).get("items")
-    if answer.status != 200 or not isinstance(found, list):
-        wait = retry_after(answer, now) if answer.status in (429, 503) else None
-        return LookUpFailed(f"the logs answered {answer.status} without a list", wait)
-    if not found:
-        return Absent()
-    ours = [one for one in found if isinstance(one, dict) and _has(one, tag)]
-    if not ours:
-        return LookUpFailed("the logs answered about other messages")
-    return Found(_message_id(ours[0]), copies=len(ours))
+    """Return what the logs say of a tag."""
+    items = (answer.fields() or {}).get("items")
+    return look_up_in(answer, items, lambda one: _has(one, tag), _message_id, now)
 
 
 def _taken(answer: Answer, message_id: str) -> Outcome:

@@ -12,18 +12,16 @@ from datetime import datetime
 from typing import Any
 
 from digest_pipeline.gateways.base import BatchRefused
-from digest_pipeline.gateways.http import Answer, by_status, retry_after
+from digest_pipeline.gateways.http import Answer, by_status
 from digest_pipeline.gateways.json_api import Fields, matched, text_of, whole_call
+from digest_pipeline.gateways.look_ups import look_up_in
 from digest_pipeline.gateways.sanitise import sanitise
 from digest_pipeline.outcomes import (
-    Absent,
     Accepted,
     AccountRefused,
     Ambiguous,
     FailureClass,
-    Found,
     LookUp,
-    LookUpFailed,
     Outcome,
     Refused,
     Throttled,
@@ -57,17 +55,14 @@ def verdicts(
 
 
 def look_up_result(answer: Answer, name: str, now: datetime) -> LookUp:
-    """Return what a look-up says. Entries with another CustomID are no answer; two of ours are two copies."""
-    found = (answer.fields() or {}).get("Data")
-    if answer.status != 200 or not isinstance(found, list):
-        wait = retry_after(answer, now) if answer.status in (429, 503) else None
-        return LookUpFailed(f"the look-up answered {answer.status} without a list", wait)
-    if not found:
-        return Absent()
-    ours = [one for one in found if isinstance(one, dict) and one.get("CustomID") == name]
-    if not ours:
-        return LookUpFailed("the look-up answered about other messages")
-    return Found(_id(ours[0].get("ID")), copies=len(ours))
+    """Return what a look-up by CustomID says."""
+    return look_up_in(
+        answer,
+        (answer.fields() or {}).get("Data"),
+        lambda one: bool(one.get("CustomID") == name),
+        lambda one: _id(one.get("ID")),
+        now,
+    )
 
 
 def _item(item: Any, hide: Sequence[str]) -> Outcome:

@@ -12,18 +12,16 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from digest_pipeline.gateways.http import Answer, by_status, retry_after
+from digest_pipeline.gateways.http import Answer, by_status
 from digest_pipeline.gateways.json_api import Fields, matched, text_of
+from digest_pipeline.gateways.look_ups import look_up_in
 from digest_pipeline.gateways.sanitise import sanitise
 from digest_pipeline.outcomes import (
-    Absent,
     Accepted,
     AccountRefused,
     Ambiguous,
     FailureClass,
-    Found,
     LookUp,
-    LookUpFailed,
     Outcome,
     Refused,
     Throttled,
@@ -71,17 +69,14 @@ def item_verdict(item: Any, hide: Sequence[str]) -> Outcome:
 
 
 def look_up_result(answer: Answer, field: str, value: str, now: datetime) -> LookUp:
-    """Return what a search says. Entries with other metadata are no answer; two of ours are two copies."""
-    found = (answer.fields() or {}).get("Messages")
-    if answer.status != 200 or not isinstance(found, list):
-        wait = retry_after(answer, now) if answer.status in (429, 503) else None
-        return LookUpFailed(f"the search answered {answer.status} without a list", wait)
-    if not found:
-        return Absent()
-    ours = [one for one in found if isinstance(one, dict) and _metadata(one).get(field) == value]
-    if not ours:
-        return LookUpFailed("the search answered about other messages")
-    return Found(text_of(ours[0], "MessageID") or None, copies=len(ours))
+    """Return what a search by metadata says."""
+    return look_up_in(
+        answer,
+        (answer.fields() or {}).get("Messages"),
+        lambda one: bool(_metadata(one).get(field) == value),
+        lambda one: text_of(one, "MessageID") or None,
+        now,
+    )
 
 
 def _refusal(code: int, message: str, detail: str) -> Outcome:

@@ -7,17 +7,15 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from digest_pipeline.gateways.http import Answer, by_status, retry_after
+from digest_pipeline.gateways.http import Answer, by_status
+from digest_pipeline.gateways.look_ups import look_up_in
 from digest_pipeline.gateways.sanitise import sanitise
 from digest_pipeline.outcomes import (
-    Absent,
     Accepted,
     AccountRefused,
     Ambiguous,
     FailureClass,
-    Found,
     LookUp,
-    LookUpFailed,
     Outcome,
     Refused,
 )
@@ -78,15 +76,11 @@ def item_verdict(item: Fields | None, now: datetime, hide: tuple[str, ...]) -> O
 
 
 def look_up_result(answer: Answer, operation_key: str, now: datetime) -> LookUp:
-    """Return what a look-up says. Entries about other keys are no answer; two of ours are two copies."""
-    data = (answer.fields() or {}).get("data")
-    if answer.status != 200 or not isinstance(data, list):
-        wait = retry_after(answer, now) if answer.status in (429, 503) else None
-        return LookUpFailed(f"the look-up answered {answer.status} without a list", wait)
-    if not data:
-        return Absent()
-    ours = [one for one in data if isinstance(one, dict) and one.get("operation_key") == operation_key]
-    if not ours:
-        return LookUpFailed("the look-up answered about other keys")
-    message_id = ours[0].get("id")
-    return Found(message_id if isinstance(message_id, str) else None, copies=len(ours))
+    """Return what a look-up by key says."""
+    return look_up_in(
+        answer,
+        (answer.fields() or {}).get("data"),
+        lambda one: bool(one.get("operation_key") == operation_key),
+        lambda one: one["id"] if isinstance(one.get("id"), str) else None,
+        now,
+    )

@@ -23,6 +23,7 @@ from sqlalchemy import (
     exists,
     func,
     literal,
+    null,
     or_,
     select,
     update,
@@ -50,7 +51,7 @@ from digest_pipeline.ledger.schema import (
     suppression,
 )
 from digest_pipeline.ledger.windows import is_not_paused, is_out_of_doubt, window_is_open
-from digest_pipeline.states import State
+from digest_pipeline.states import HoldReason, State
 
 _d = delivery.c
 _KEY = {"manifest_id": BigInteger(), "ordinal": BigInteger(), "token": BigInteger()}
@@ -123,6 +124,15 @@ def repeatable(conn: Connection, manifest_id: int, who: Claimer, lifetime: int) 
     )
     row = conn.execute(query.order_by(standing.c.due_at, standing.c.id).limit(1)).one_or_none()
     return Repeatable(row.id, row.size) if row else None
+
+
+def hold(conn: Connection, manifest_id: int, batch: str) -> None:
+    """Let a batch wait for an event or a person: its call can't be made again as the account's rate is now."""
+    conn.execute(
+        update(delivery)
+        .where(_d.manifest_id == manifest_id, _d.batch_id == batch, _d.state == State.UNKNOWN)
+        .values(due_at=null(), hold_reason=HoldReason.NO_EVIDENCE)
+    )
 
 
 def claim(conn: Connection, manifest_id: int, batch: str, who: Claimer) -> tuple[Claimed, ...]:

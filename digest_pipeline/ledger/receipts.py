@@ -8,6 +8,8 @@ sending --doubt, or lease over--> unknown                    sets ambiguous_at
 unknown --claim, where the gateway replays keys--> sending
 unknown --absent twice--> received                           clears ambiguous_at
 any state but complete --positive evidence--> complete
+unknown --a person knows that it was sent--> complete
+unknown | rejected --a person's order to let it be sent--> received
 ```
 
 Each arrow is one UPDATE guarded by the state it starts from and the token of the newest claim; False means
@@ -20,7 +22,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, func, null, select, update
+from sqlalchemy import ColumnElement, Connection, Row, and_, func, null, or_, select, update
 
 from digest_pipeline.ledger.dialects import insert_new, ledger_now, locked, next_tokens
 from digest_pipeline.ledger.schema import push_receipt
@@ -152,6 +154,34 @@ def refuse(
     values = {"failure_class": failure_class, "detail": detail, "suppressed": suppressed}
     guard = [_r.state == ReceiptState.RECEIVED, _r.token == receipt.token]
     return _change(conn, receipt.operation_key, ReceiptState.REJECTED, guard, values)
+
+
+def is_rejected(conn: Connection, key: str, token: int) -> bool:
+    """Whether the claim with this token ended as a rejection."""
+    rejected = _r.operation_key == key, _r.token == token, _r.state == ReceiptState.REJECTED
+    return conn.execute(select(_r.token).where(*rejected)).first() is not None
+
+
+def resolve_sent(conn: Connection, key: str, token: int) -> bool:
+    """Unknown -> complete, on a person's word: only while it is unknown, under the token they saw."""
+    values = {"proof": Proof.ACCEPTED, "ambiguous_at": null(), "due_at": null()}
+    return _change(
+        conn, key, ReceiptState.COMPLETE, [_r.state == ReceiptState.UNKNOWN, _r.token == token], values
+    )
+
+
+def reopen(conn: Connection, key: str, token: int) -> bool:
+    """Unknown | rejected -> received, on a person's order: the next push of the key is sent."""
+    names = ("ambiguous_at", "ended_at", "absent_at", "due_at", "failure_class", "suppressed", "detail")
+    guard = [_r.state.in_((ReceiptState.UNKNOWN, ReceiptState.REJECTED)), _r.token == token]
+    return _change(conn, key, ReceiptState.RECEIVED, guard, dict.fromkeys(names, null()))
+
+
+def stuck(conn: Connection, limit: int) -> list[Row[Any]]:
+    """Return receipts that nothing moves but a person, or an event: unknown without a due time, and rejected."""
+    waiting = and_(_r.state == ReceiptState.UNKNOWN, _r.due_at.is_(None))
+    query = select(push_receipt).where(or_(waiting, _r.state == ReceiptState.REJECTED))
+    return list(conn.execute(query.order_by(_r.state.desc(), _r.operation_key).limit(limit)))
 
 
 def release(conn: Connection, key: str, token: int, *, delay: int, charged: bool) -> bool:

@@ -8,6 +8,7 @@ from sqlalchemy import Connection
 
 from digest_pipeline.delivery import gate_keeping
 from digest_pipeline.delivery.plan import MICROS, SendPlan
+from digest_pipeline.delivery.retry_policy import believed
 from digest_pipeline.ledger import receipts
 from digest_pipeline.ledger.engine import Ledger
 from digest_pipeline.outcomes import (
@@ -37,7 +38,7 @@ def settle(conn: Connection, plan: SendPlan, claim: Claim, outcome: Outcome | No
     nothing about the first.
     """
     key, token, ambiguous = claim.key, claim.token, claim.is_ambiguous
-    match outcome:
+    match outcome if outcome is None else believed(outcome, tried=ambiguous):
         case Accepted(message_id=message_id, replayed=replayed, proof=proof):
             receipts.complete(conn, key, message_id, proof)
             return replies.complete(message_id, replayed=replayed)
@@ -50,6 +51,8 @@ def settle(conn: Connection, plan: SendPlan, claim: Claim, outcome: Outcome | No
             if ambiguous:
                 return _doubt(conn, plan, claim, detail)
             kept = receipts.reject(conn, key, token, failure_class, detail, suppressed=suppressed)
+            # Not kept, and rejected under our token: an earlier try's commit, whose answer was lost.
+            kept = kept or receipts.is_rejected(conn, key, token)
             return replies.rejected(failure_class, suppressed=suppressed) if kept else _LOST
         case NotSent(detail=detail, retry_after=wait):
             if ambiguous:

@@ -1,5 +1,6 @@
 """The arrows of a pushed key: from which states each goes, and that none passes a newer claim."""
 
+import json
 from functools import partial
 
 import pytest
@@ -10,7 +11,9 @@ from digest_pipeline.ledger import provider_events, receipts, suppressions
 from digest_pipeline.ledger.event_effects import EventKind
 from digest_pipeline.ledger.event_messages import Event
 from digest_pipeline.ledger.receipts import ReceiptState
-from digest_pipeline.ledger.schema import suppression
+from digest_pipeline.ledger.schema import operator_action, suppression
+from digest_pipeline.operations import receipts as operations
+from digest_pipeline.operations.resolve import Verdict
 from digest_pipeline.outcomes import FailureClass, Proof
 from digest_pipeline.spec_suppression import DEFAULT_SUPPRESSION
 from digest_pipeline_tests.harness.ledgers import migrated
@@ -145,6 +148,46 @@ def test_the_states_of_the_code_are_those_of_the_database(ledger):
         plant(ledger, state)
     with ledger.write() as conn, pytest.raises(IntegrityError):
         conn.execute(text("UPDATE push_receipt SET state = 'lost', finished_at = NULL"))
+
+
+PERSON = {"who": "ann", "reason": "the provider's ticket 4711"}
+
+
+@pytest.mark.parametrize(
+    ("state", "verdict", "after"),
+    [
+        ("unknown", Verdict.SENT, "complete"),
+        ("unknown", Verdict.NOT_SENT, "received"),
+        ("rejected", Verdict.NOT_SENT, "received"),
+        ("rejected", Verdict.SENT, None),
+        ("sending", Verdict.NOT_SENT, None),
+        ("complete", Verdict.NOT_SENT, None),
+        ("received", Verdict.SENT, None),
+    ],
+)
+def test_a_person_settles_what_nothing_else_moves_and_nothing_else(ledger, state, verdict, after):
+    plant(ledger, state)
+    look = operations.resolve(ledger, [KEY], verdict, **PERSON, apply=False)
+    assert now_at(ledger).state == state
+    done = operations.resolve(ledger, [KEY, "d:p:another"], verdict, **PERSON, apply=True)
+    assert look.changed == done.changed == ([KEY] if after else [])
+    assert done.refused["d:p:another"] == "it was never pushed here"
+    assert done.refused.get(KEY) == (None if after else f"it is {state}")
+    assert now_at(ledger).state == (after or state)
+    with ledger.read() as conn:
+        trail = conn.execute(select(operator_action)).all()
+    assert [(row.kind, row.who, json.loads(row.keys)) for row in trail] == (
+        [("resolve push", "ann", [KEY])] if after else []
+    )
+
+
+def test_what_waits_for_a_person_is_listed(ledger):
+    plant(ledger, "unknown", due_at=5)
+    assert operations.listed(ledger, 10) == []
+    plant(ledger, "unknown")
+    assert [row.state for row in operations.listed(ledger, 10)] == ["unknown"]
+    plant(ledger, "rejected")
+    assert [row.state for row in operations.listed(ledger, 10)] == ["rejected"]
 
 
 @pytest.mark.parametrize(

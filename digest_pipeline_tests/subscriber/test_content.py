@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import secrets
 from urllib.parse import quote
 
 import pytest
@@ -24,7 +23,7 @@ from digest_pipeline_tests.subscriber.pushing import (
     variables_of,
 )
 
-TOKEN, PREVIOUS = secrets.token_urlsafe(32), secrets.token_urlsafe(32)
+TOKEN, PREVIOUS = "content-token-of-today-4f81c2", "content-token-of-yesterday-9c2e"
 
 
 @pytest.fixture(scope="module")

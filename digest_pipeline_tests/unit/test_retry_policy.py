@@ -12,6 +12,7 @@ from digest_pipeline.delivery.retry_policy import (
     Sent,
     Stop,
     Unknown,
+    believed,
     describe,
     is_used_up,
     retry_delay,
@@ -188,3 +189,11 @@ def test_a_recipient_that_wants_minutes_waits_at_least_so_long_and_the_backoff_m
     slow = POLICY_OF_THREE.model_copy(update={"base_seconds": 900.0})
     assert settle(greylisted, policy=slow) == Again(450.0, FailureClass.TRANSIENT)
     assert settle(greylisted, budget=LAST_BY_COUNT) == Stop(FailureClass.TRANSIENT, dead=True)
+
+
+@pytest.mark.parametrize("tried", [True, False])
+def test_a_used_key_is_an_acceptance_only_where_an_attempt_of_ours_explains_it(tried):
+    refused_repeat = Accepted(None, replayed=True)
+    assert isinstance(believed(refused_repeat, tried=tried), Accepted if tried else Ambiguous)
+    for outcome in (Accepted("id", replayed=True), Accepted(None), Throttled("slow")):
+        assert believed(outcome, tried=tried) is outcome

@@ -120,8 +120,8 @@ class Emulation(ABC):
         return ""
 
     def listed(self, call: Call, reference: str, message_ids: Sequence[str]) -> web.Response:
-        """Return the answer to a look-up."""
-        raise NotImplementedError
+        """Return the answer to a look-up. A provider that cannot be asked has no such route."""
+        return self.refuse(call, Refusal.NO_ROUTE)
 
 
 def spoiled_by(recipients: Sequence[str], sender: str) -> Refusal | None:
