@@ -10,6 +10,11 @@ os.environ.pop("DAGSTER_HOME", None)
 # Plots are drawn to files; a machine without a screen has no other backend.
 os.environ["MPLBACKEND"] = "Agg"
 
+from collections.abc import Iterator
+
+import pytest
+import structlog
+
 from digest_pipeline_tests.harness.fixtures import (
     nursery,
     open_desk,
@@ -35,3 +40,11 @@ __all__ = [
     "shared_sandbox",
     "sqlite_url",
 ]
+
+
+@pytest.fixture(autouse=True)
+def _own_logging() -> Iterator[None]:
+    """No test hears less than it would alone because an earlier one, or a command it called, set a level."""
+    structlog.reset_defaults()
+    yield
+    structlog.reset_defaults()

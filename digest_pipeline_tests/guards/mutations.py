@@ -313,9 +313,11 @@ MUTATIONS = (
         (
             Edit(
                 "ledger/provider_events.py",
-                "    if not insert_new(conn, provider_event, _row(conn, event, message)):\n"
+                "    if not insert_new("
+                "conn, provider_event, _row(conn, event, message if message is not None else pushed)):\n"
                 "        return Receipt(Taken.DUPLICATE)\n",
-                "    insert_new(conn, provider_event, _row(conn, event, message))\n",
+                "    insert_new("
+                "conn, provider_event, _row(conn, event, message if message is not None else pushed))\n",
             ),
         ),
         ("ledger/test_provider_events.py::test_an_event_that_comes_again_changes_nothing",),
